@@ -1,0 +1,67 @@
+# Everything a checkout needs: `make test`, `make lint` and `make demo` work on a fresh machine.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.dmliv-setup
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Twice quiet: errors still show, notes about indexes do not.
+PIP_FLAGS := -qq --progress-bar off
+PYTEST_WORKERS ?= 2
+# The networks are small: a second OpenMP thread costs more than it brings, and workers would fight for cores.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+
+.PHONY: help
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' \
+		| awk -F'|' '{ printf "  %-14s %s\n", $$1, $$2 }'
+
+.PHONY: setup
+setup: $(STAMP)  ## Create .venv with pinned versions (again when pyproject.toml or constraints.txt change)
+
+# torch goes first and by its exact version: pip then takes the CPU build wherever a configured index offers
+# one. Left to the resolver, a CUDA build wins and several GB of packages come along.
+$(STAMP): pyproject.toml constraints.txt
+	@echo "setup: creating $(VENV) (a few minutes the first time)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "setup: Python 3.11 or newer needed")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install $(PIP_FLAGS) --upgrade pip
+	@$(PIP) install $(PIP_FLAGS) torch==2.13.0 -c constraints.txt
+	@$(PIP) install $(PIP_FLAGS) -e ".[dev]" -c constraints.txt
+	@touch $@
+	@echo "setup: done"
+
+.PHONY: test
+test: setup  ## Run the tests
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS)
+
+.PHONY: lint
+lint: setup  ## Check style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: setup  ## Rewrite the code in house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: demo
+demo: setup  ## Fit the estimators on ticket demand and write figures to demo-output/
+	$(BIN)/dmliv demo --output demo-output
+
+.PHONY: bench-engine
+bench-engine: setup  ## Time the stacked training engine
+	$(ONE_THREAD) $(BIN)/python benchmarks/engine.py
+
+.PHONY: clean
+clean:  ## Remove caches, build products and demo output (.venv stays)
+	rm -rf build dist demo-output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .hypothesis .coverage htmlcov
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +

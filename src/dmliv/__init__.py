@@ -1,0 +1,19 @@
+"""Learn what an action really does, and what to do, from confounded data with an instrument."""
+
+from dmliv.data import IVData
+from dmliv.errors import DMLIVError, InputError, NotFittedError, TrainingDivergedError, UnseenCategoryError
+from dmliv.estimators import CEDMLIV, DMLIV, DeepIV
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CEDMLIV",
+    "DMLIV",
+    "DMLIVError",
+    "DeepIV",
+    "IVData",
+    "InputError",
+    "NotFittedError",
+    "TrainingDivergedError",
+    "UnseenCategoryError",
+]

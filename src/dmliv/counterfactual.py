@@ -1,0 +1,90 @@
+"""A fitted h in the user's units: rows of any supported frame in, outcomes in their own scale out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dmliv.data import ActionSpec, FloatArray, OutcomeSpec, Table, TableSchema
+from dmliv.errors import InputError
+from dmliv.second_stage.base import StructuralModel, action_vectors
+
+
+@dataclass(frozen=True)
+class Counterfactual:
+    """h(c, a) = E[outcome | do(action), context], with everything needed to read and write user units.
+
+    Attributes
+    ----------
+    model : StructuralModel
+    outcome : OutcomeSpec
+    action : ActionSpec
+    context : TableSchema
+    """
+
+    model: StructuralModel
+    outcome: OutcomeSpec
+    action: ActionSpec
+    context: TableSchema
+
+    def read_context(self, X: object, n_rows: int | None = None) -> Table:
+        """Check and read contexts; ``X=None`` needs a model without context and a number of rows."""
+        return self.context.read(X, n_rows)
+
+    def read_action(self, T: object, n_rows: int | None = None) -> FloatArray:
+        """Check and read actions as model inputs, shape (n, d); a scalar is repeated for every row."""
+        return action_vectors(self.action, self.action.read(T, n_rows))
+
+    def predict(self, T: object, X: object) -> FloatArray:
+        """Return h row by row, shape (n,)."""
+        if X is None:
+            action = self.read_action(T)
+            context = self.read_context(None, len(action))
+        else:
+            context = self.read_context(X)
+            action = self.read_action(T, len(context))
+        return np.asarray(self.outcome.to_user(self.model.predict(context, action)))
+
+    def effect(self, X: object, T0: object, T1: object) -> FloatArray:
+        """Return h(c, T1) - h(c, T0), shape (n,)."""
+        n_rows = self._effect_rows(X, T0, T1)
+        context = self.read_context(X, n_rows)
+        start = self.model.predict(context, self.read_action(T0, n_rows))
+        end = self.model.predict(context, self.read_action(T1, n_rows))
+        return (end - start) * self.outcome.scale
+
+    def _effect_rows(self, X: object, T0: object, T1: object) -> int:
+        if X is not None:
+            return len(self.read_context(X))
+        for value in (T0, T1):
+            if np.ndim(value) > (0 if self.action.width == 1 or self.action.kind == "discrete" else 1):  # type: ignore[arg-type]
+                return len(value)  # type: ignore[arg-type]
+        return 1
+
+    def marginal_effect(self, T: object, X: object) -> FloatArray:
+        """Return the derivative of h in each action column, shape (n, d)."""
+        if self.action.kind == "discrete":
+            raise InputError(
+                "Expected a continuous action for a marginal effect, got a discrete one with levels "
+                f"{list(self.action.levels)}; use effect(X, T0=, T1=) between two levels."
+            )
+        if X is None:
+            action = self.read_action(T)
+            context = self.read_context(None, len(action))
+        else:
+            context = self.read_context(X)
+            action = self.read_action(T, len(context))
+        return self.model.gradient(context, action) * (self.outcome.scale / self.action.scale)
+
+    def value_grid(self, context: Table, candidates: FloatArray) -> FloatArray:
+        """Return h for every context with every candidate (m, d), shape (n, m)."""
+        return np.asarray(self.outcome.to_user(self.model.predict_grid(context, candidates)))
+
+    def action_to_user(self, chosen: FloatArray) -> npt.NDArray[Any]:
+        """Return model inputs (n, d) as actions in the user's units."""
+        if self.action.kind == "discrete":
+            return self.action.to_user(chosen.argmax(axis=1))
+        return self.action.to_user(chosen)

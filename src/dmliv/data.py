@@ -1,0 +1,399 @@
+"""The boundary of the package: user input by role in, checked and encoded training data out.
+
+Everything a user passes is validated here and nowhere else; code beyond this module trusts its arrays.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import narwhals as nw
+import numpy as np
+import numpy.typing as npt
+
+from dmliv.errors import InputError, common_length, constant_column, listed, unknown_columns, unseen_levels
+from dmliv.schema import (
+    Column,
+    FloatArray,
+    IntArray,
+    OutcomeSpec,
+    RawColumn,
+    Source,
+    Table,
+    TableSchema,
+    moments,
+)
+
+__all__ = ["ActionSpec", "IVData", "TrainingData", "prepare", "read_outcome", "read_weight"]
+__all__ += ["Column", "FloatArray", "IntArray", "OutcomeSpec", "Table", "TableSchema"]
+
+ActionKind = Literal["auto", "continuous", "discrete"]
+
+_SCALARS = (str, numbers.Number, np.generic)
+_MOST_NUMERIC_LEVELS = 50
+_PERFECT_CORRELATION = 1.0 - 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class ActionSpec:
+    """What is known of the action: its levels, or the location and scale of its columns.
+
+    Parameters
+    ----------
+    kind
+        "continuous" or "discrete".
+    names
+        Column names in the user's order; one for a discrete action.
+    levels
+        Discrete: the user's own values as Python scalars, sorted.
+    mean, scale
+        Continuous: shape (d,), of the training rows (standard deviation with ddof 0). Else empty.
+    named
+        Whether the names are the user's, so that frames are matched by name.
+    """
+
+    kind: Literal["continuous", "discrete"]
+    names: tuple[str, ...]
+    levels: tuple[object, ...] = ()
+    mean: FloatArray = field(default_factory=lambda: np.empty(0))
+    scale: FloatArray = field(default_factory=lambda: np.empty(0))
+    named: bool = False
+
+    @classmethod
+    def learn(cls, values: object, kind: ActionKind = "auto", weight: FloatArray | None = None) -> ActionSpec:
+        """Learn the action from training rows, weighted by `weight` of shape (n,) in mean and scale.
+
+        The kind "auto" means discrete for strings, categories, booleans and numbers with two distinct values,
+        continuous otherwise. Several columns of numbers or booleans are continuous.
+        """
+        if kind not in ("auto", "continuous", "discrete"):
+            raise InputError(
+                f"Expected action_kind 'auto', 'continuous' or 'discrete', got {kind!r}; pass one of them."
+            )
+        source = Source.of(values, "action")
+        raw = source.match(source.names, source.named)
+        if not raw:
+            raise InputError("Expected at least one action column, got none; pass the action as T.")
+        if kind == "discrete" or (kind == "auto" and _looks_discrete(raw)):
+            if len(raw) > 1:
+                raise InputError(
+                    f"Expected one column for a discrete action, got {listed(source.names)}; "
+                    "combine them into one column whose levels are the combinations, or make them numbers."
+                )
+            return cls("discrete", source.names, _learn_levels(raw[0]), named=source.named)
+        matrix = np.column_stack([column.numbers() for column in raw])
+        used = matrix if weight is None else matrix[weight > 0]
+        for name, constant in zip(source.names, np.all(used == used[:1], axis=0), strict=True):
+            if constant:
+                raise constant_column("action", name)
+        mean, scale = moments(matrix, weight)
+        return cls("continuous", source.names, (), mean, scale, source.named)
+
+    @property
+    def width(self) -> int:
+        """Number of columns of a continuous action, of levels of a discrete one."""
+        return len(self.names) if self.kind == "continuous" else len(self.levels)
+
+    def read(self, values: object, n_rows: int | None = None) -> FloatArray | IntArray:
+        """Read actions as the models see them: shape (n, d), standardised, or shape (n,), level codes.
+
+        `n_rows` is the number of rows there must be. With it `values` may also be one action for all rows: a
+        scalar, or a sequence with one number per column when there are several columns.
+        """
+        if isinstance(values, _SCALARS) or (isinstance(values, np.ndarray) and values.ndim == 0):
+            if n_rows is None:
+                raise InputError(f"Expected one action per row, got the scalar {values!r}; pass an array.")
+            return self._repeat([values], n_rows)
+        source, d = Source.of(values, "action"), len(self.names)
+        if source.flat and source.n_rows == d > 1 and n_rows is not None:
+            return self._repeat(np.asarray(values).reshape(1, -1), n_rows)
+        raw = source.match(self.names, self.named, n_rows)
+        if self.kind == "discrete":
+            return self._encode(raw[0])
+        return (np.column_stack([column.numbers() for column in raw]) - self.mean) / self.scale
+
+    def to_user(self, values: FloatArray | IntArray) -> npt.NDArray[Any]:
+        """Return what `read` gave in the user's own units or levels; shape (n,), or (n, d) for d > 1."""
+        if self.kind == "continuous":
+            original = values * self.scale + self.mean
+            return original[:, 0] if self.width == 1 else original
+        natural = len({type(level) for level in self.levels}) == 1
+        return np.array(self.levels, dtype=None if natural else object)[values]
+
+    def _repeat(self, row: object, n_rows: int) -> FloatArray | IntArray:
+        return self.read(row)[np.zeros(n_rows, dtype=np.int64)]
+
+    def _encode(self, raw: RawColumn) -> IntArray:
+        # Python holds True, 1 and 1.0 for one key, so equal values of another type find their level.
+        position = {level: code for code, level in enumerate(self.levels)}
+        codes = np.array([position.get(value, -1) for value in raw.values.tolist()], dtype=np.int64)
+        unseen = np.flatnonzero(codes < 0)
+        if unseen.size:
+            advice = "Pass only levels seen in training."
+            if isinstance(self.levels[0], numbers.Number):
+                advice += ' Pass action_kind="continuous" if the action is meant to vary continuously.'
+            values = dict.fromkeys(raw.values[unseen].tolist())
+            raise unseen_levels(raw.role, raw.name, values, int(unseen[0]), self.levels, advice)
+        return codes
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """What estimators work on: checked, standardised and encoded rows, and how to read more of them.
+
+    Outcome and weight have shape (n,); the outcome is standardised, the weight has mean one. The action has
+    shape (n, d), standardised, or shape (n,), level codes. The context may have no columns.
+    """
+
+    outcome: FloatArray
+    action: FloatArray | IntArray
+    instrument: Table
+    context: Table
+    weight: FloatArray
+    outcome_spec: OutcomeSpec
+    action_spec: ActionSpec
+    instrument_schema: TableSchema
+    context_schema: TableSchema
+
+    def __len__(self) -> int:
+        return len(self.outcome)
+
+
+def prepare(
+    Y: object,
+    T: object,
+    *,
+    Z: object,
+    X: object = None,
+    sample_weight: object = None,
+    action_kind: ActionKind = "auto",
+    min_rows: int = 2,
+) -> TrainingData:
+    """Check the input of a fit and encode it.
+
+    Parameters
+    ----------
+    Y, T, Z, X, sample_weight
+        Outcome, action, instrument, context and weights as frames, series, arrays or lists of n rows.
+    action_kind
+        See `ActionSpec.learn`.
+    min_rows
+        The fewest rows the caller can work with.
+    """
+    given = {"outcome": Y, "action": T, "instrument": Z, "context": X, "weight": sample_weight}
+    optional = ("context", "weight")
+    sources = {role: Source.of(v, role) for role, v in given.items() if v is not None or role not in optional}
+    if "context" in sources and not sources["context"].columns:
+        del sources["context"]
+    n = common_length({role: source.n_rows for role, source in sources.items()})
+    if n < min_rows:
+        raise InputError(f"Expected at least {min_rows} rows, got {n}; pass more data.")
+    outcome = read_outcome(sources["outcome"])
+    weight = read_weight(sources.get("weight"), n)
+    action_spec = ActionSpec.learn(sources["action"], action_kind, weight)
+    instrument_schema = TableSchema.learn(sources["instrument"], "instrument")
+    context_schema = TableSchema.learn(sources.get("context"), "context")
+    instrument = instrument_schema.read(sources["instrument"])
+    context = context_schema.read(sources.get("context"), n)
+    _check_instrument(instrument_schema, instrument, context_schema, context, outcome)
+    outcome_spec = OutcomeSpec.learn(outcome, weight)
+    return TrainingData(
+        outcome=outcome_spec.to_model(outcome),
+        action=action_spec.read(sources["action"]),
+        instrument=instrument,
+        context=context,
+        weight=weight,
+        outcome_spec=outcome_spec,
+        action_spec=action_spec,
+        instrument_schema=instrument_schema,
+        context_schema=context_schema,
+    )
+
+
+def read_outcome(values: object, n_rows: int | None = None) -> FloatArray:
+    """Return outcomes in the user's units, shape (n,), after all checks."""
+    return _read_single(values, "outcome", n_rows, "fit one model per outcome")
+
+
+def read_weight(values: object, n_rows: int) -> FloatArray:
+    """Return row weights with mean one, shape (n_rows,); ones for None."""
+    if values is None:
+        return np.ones(n_rows)
+    weight = _read_single(values, "weight", n_rows, "pass one weight per row")
+    if np.any(weight < 0):
+        raise InputError(
+            f"Expected weights of at least zero, got {weight.min():g}; set it to zero or drop the row."
+        )
+    if not np.any(weight > 0):
+        raise InputError("Expected some positive weights, got only zeros; pass None to weigh all rows alike.")
+    return weight * (n_rows / float(weight.sum()))
+
+
+@dataclass(frozen=True, eq=False)
+class IVData:
+    """A data set by role, in the user's own types; n rows in each role.
+
+    Y is the outcome, T the action (one or several columns), Z the instrument, X the context (None for none)
+    and `sample_weight` the row weights (None for equal ones).
+    """
+
+    Y: Any
+    T: Any
+    Z: Any
+    X: Any = None
+    sample_weight: Any = None
+
+    def __post_init__(self) -> None:
+        given = {name: values for name, values in vars(self).items() if values is not None}
+        common_length({name: _length(name, values) for name, values in given.items()})
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: object,
+        *,
+        outcome: str,
+        action: str | Sequence[str],
+        instrument: str | Sequence[str],
+        context: str | Sequence[str] | None = None,
+        weight: str | None = None,
+    ) -> IVData:
+        """Pick the columns of each role from a pandas, polars or Arrow frame.
+
+        Instrument and context, and an action of several columns, stay frames; the rest become series.
+        """
+        source = Source.of(frame, "frame")
+        if source.flat or not source.named:
+            raise InputError(
+                f"Expected a pandas, polars or Arrow frame, got {type(frame).__name__}; convert it."
+            )
+        roles = {
+            "outcome": _as_names(outcome),
+            "action": _as_names(action),
+            "instrument": _as_names(instrument),
+            "context": _as_names(context),
+            "weight": _as_names(weight),
+        }
+        taken: dict[str, str] = {}
+        for role, names in roles.items():
+            if not names and role not in ("context", "weight"):
+                raise InputError(f"Expected a column as {role}, got none; name one: {listed(source.names)}.")
+            unknown = [name for name in names if name not in source.names]
+            if unknown:
+                raise unknown_columns(role, unknown, source.names)
+            for name in names:
+                if name in taken:
+                    raise InputError(
+                        f"Expected every column in one role, got {name!r} as {taken[name]} and as {role}; "
+                        "drop it from one of them."
+                    )
+                taken[name] = role
+        table: Any = nw.from_native(frame, eager_only=True)
+        # By position, because names that are not strings in pandas are strings here.
+        positions = {role: [source.names.index(name) for name in names] for role, names in roles.items()}
+        frames = {role: table[:, columns].to_native() for role, columns in positions.items() if columns}
+        series = {
+            role: source.columns[columns[0]].to_native() for role, columns in positions.items() if columns
+        }
+        T = series["action"] if len(roles["action"]) == 1 else frames["action"]
+        return cls(series["outcome"], T, frames["instrument"], frames.get("context"), series.get("weight"))
+
+    def __len__(self) -> int:
+        return len(self.Y)
+
+    def take(self, rows: Any) -> IVData:
+        """Return the rows of an integer index or boolean mask, in the same types."""
+        rows = np.asarray(rows)
+        try:
+            # Indexing the row numbers turns masks and negative numbers into plain positions, and checks them.
+            index = np.atleast_1d(np.arange(len(self))[rows if rows.size else rows.astype(np.int64)])
+        except IndexError as error:
+            raise InputError(
+                f"Expected integer rows or a boolean mask for {len(self)} rows, got {rows.dtype} of shape "
+                f"{rows.shape}: {error}; pass valid rows."
+            ) from error
+        return IVData(**{name: _take(values, index) for name, values in vars(self).items()})
+
+
+def _looks_discrete(raw: list[RawColumn]) -> bool:
+    if any(column.kind != "numeric" for column in raw):
+        return True
+    values = raw[0].values
+    return len(raw) == 1 and (values.dtype.kind == "b" or len(np.unique(values)) == 2)
+
+
+def _learn_levels(raw: RawColumn) -> tuple[object, ...]:
+    numeric = raw.single_kind() == "numeric"
+    distinct = {value.item() if isinstance(value, np.generic) else value for value in raw.values.tolist()}
+    if len(distinct) < 2:
+        raise constant_column("action", raw.name)
+    if numeric and len(distinct) > _MOST_NUMERIC_LEVELS:
+        raise InputError(
+            f"Expected at most {_MOST_NUMERIC_LEVELS} distinct numbers as levels of a discrete action, "
+            f"got {len(distinct)} in column {raw.name!r}, which looks continuous; "
+            'pass action_kind="continuous".'
+        )
+    return tuple(sorted(distinct, key=lambda level: (isinstance(level, str), level)))
+
+
+def _read_single(values: object, role: str, n_rows: int | None, advice: str) -> FloatArray:
+    source = Source.of(values, role)
+    if len(source.columns) != 1:
+        raise InputError(f"Expected one {role} column, got {len(source.columns)}; {advice}.")
+    return source.match(source.names, source.named, n_rows)[0].numbers()
+
+
+def _check_instrument(
+    schema: TableSchema, table: Table, context_schema: TableSchema, context: Table, outcome: FloatArray
+) -> None:
+    """Refuse instruments that are constant, the outcome, or part of the context."""
+    named = schema.named and context_schema.named
+    for column, values in schema.pairs(table):
+        if np.all(values == values[0]):
+            raise constant_column("instrument", column.name)
+        if column.kind == "numeric" and _perfectly_correlated(values, outcome):
+            raise InputError(
+                f"Expected instruments apart from the outcome, got {column.name!r}, an instrument that is "
+                "also the outcome (their correlation is one); drop it from Z."
+            )
+        for other, other_values in context_schema.pairs(context):
+            # Comparing one row first keeps contexts of thousands of pixels cheap.
+            alike = column.levels == other.levels and values[0] == other_values[0]
+            if (named and column.name == other.name) or (alike and np.array_equal(values, other_values)):
+                raise InputError(
+                    f"Expected instruments apart from the context, got {column.name!r} in Z, equal to "
+                    f"{other.name!r} in X; drop it from Z, contexts already are instruments for themselves."
+                )
+
+
+def _perfectly_correlated(first: FloatArray | IntArray, second: FloatArray) -> bool:
+    # Two points always lie on a line, and a constant correlates with nothing.
+    if len(second) <= 2 or np.all(second == second[0]):
+        return False
+    return bool(abs(np.corrcoef(first, second)[0, 1]) >= _PERFECT_CORRELATION)
+
+
+def _as_names(names: str | Sequence[str] | None) -> list[str]:
+    return [names] if isinstance(names, str) else list(names or ())
+
+
+def _length(name: str, values: Any) -> int:
+    try:
+        return len(values)
+    except TypeError as error:
+        raise InputError(
+            f"Expected rows in {name}, got {type(values).__name__}; pass a frame or array."
+        ) from error
+
+
+def _take(values: Any, index: IntArray) -> Any:
+    if values is None or isinstance(values, np.ndarray):
+        return None if values is None else values[index]
+    if isinstance(values, list | tuple):
+        return type(values)(values[row] for row in index)
+    native: Any = nw.from_native(values, eager_only=True, allow_series=True, pass_through=True)
+    framed = isinstance(native, nw.Series | nw.DataFrame)
+    return native[index].to_native() if framed else np.asarray(values)[index]

@@ -1,0 +1,270 @@
+"""DML-IV, CE-DML-IV and DeepIV: one code path with two switches, the number of folds and the target."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+from joblib import effective_n_jobs
+from sklearn.utils import check_random_state
+
+from dmliv.counterfactual import Counterfactual
+from dmliv.data import ActionKind, FloatArray, TrainingData, prepare, read_outcome, read_weight
+from dmliv.errors import InputError
+from dmliv.estimators.base import CounterfactualEstimator
+from dmliv.first_stage.base import Exogenous, Runtime
+from dmliv.first_stage.crossfit import FirstStage, cross_fit
+from dmliv.learners import Learners, neural
+from dmliv.nets.device import resolve_device, single_thread
+from dmliv.progress import progress_for
+from dmliv.second_stage.base import StructuralModel
+from dmliv.second_stage.score import nuisance_losses, projected_outcome
+
+# A fold's complement has to hold enough rows to learn anything at all.
+_FEWEST_ROWS = 10
+
+
+class TwoStageIV(CounterfactualEstimator):
+    """Base of the two-stage estimators; see :class:`DMLIV`, :class:`CEDMLIV` and :class:`DeepIV`.
+
+    Attributes
+    ----------
+    counterfactual_ : Counterfactual
+        The fitted h in the user's units.
+    first_stage_ : FirstStage
+        Targets, action laws, folds and nuisance models, in model units.
+    structural_model_ : StructuralModel
+        The fitted h in model units.
+    nuisance_losses_ : dict of str to float
+        Out-of-fold losses: ``outcome_mse`` and ``outcome_r2`` of the outcome model, ``action_mse`` (mean over
+        columns) and ``action_r2`` of the action law's mean, ``action_nll`` where the law has a density; for a
+        discrete action ``action_nll`` and ``action_accuracy``. In the user's units, in sample when
+        ``n_folds`` is 1.
+    """
+
+    _target: ClassVar[Literal["orthogonal", "plug-in"]]
+
+    learners: Learners | None
+    n_folds: int
+    action_kind: ActionKind
+    random_state: int | np.random.RandomState | None
+    device: str
+    n_jobs: int | None
+    verbose: bool
+    first_stage_: FirstStage
+    structural_model_: StructuralModel
+    nuisance_losses_: dict[str, float]
+
+    def fit(
+        self, Y: object, T: object, *, Z: object, X: object = None, sample_weight: object = None
+    ) -> Self:
+        """Learn h from outcome, action, instrument and context.
+
+        Parameters
+        ----------
+        Y : array-like, shape (n,)
+            Outcome.
+        T : array-like or frame, shape (n,) or (n, d_T)
+            Action: continuous (one or several columns) or discrete (one column).
+        Z : array-like or frame, shape (n,) or (n, d_Z)
+            Instrument: moves the action, and reaches the outcome through the action only.
+        X : array-like or frame, shape (n, d_X), optional
+            Context.
+        sample_weight : array-like, shape (n,), optional
+            Non-negative row weights.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InputError
+            If the data cannot be used; the message says why. The estimator is left as it was.
+        TrainingDivergedError
+            If a network's loss stops being finite. The estimator is left as it was.
+        """
+        if not isinstance(self.n_folds, (int, np.integer)) or self.n_folds < 1:
+            raise InputError(f"Expected a positive whole number of folds, got n_folds={self.n_folds!r}.")
+        data = prepare(
+            Y,
+            T,
+            Z=Z,
+            X=X,
+            sample_weight=sample_weight,
+            action_kind=self.action_kind,
+            min_rows=max(_FEWEST_ROWS, 2 * self.n_folds),
+        )
+        learners = neural() if self.learners is None else self.learners
+        runtime = Runtime(
+            resolve_device(self.device), progress_for(self.verbose), effective_n_jobs(self.n_jobs or 1)
+        )
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        first_seed, second_seed = (int(state) for state in np.random.SeedSequence(seed).generate_state(2))
+        with single_thread():
+            first_stage = cross_fit(
+                data,
+                learners.outcome if self._target == "orthogonal" else None,
+                learners.action,
+                self.n_folds,
+                seed=first_seed,
+                runtime=runtime,
+                judged=learners.structural.needs_judging,
+            )
+            model = learners.structural.fit(data, first_stage, seed=second_seed, runtime=runtime)
+            losses = nuisance_losses(data, first_stage)
+        # Everything is ready: only now does the estimator change.
+        self._data_specs = (data.instrument_schema, len(data))
+        self.first_stage_ = first_stage
+        self.structural_model_ = model
+        self.nuisance_losses_ = losses
+        self.counterfactual_ = _counterfactual(model, data)
+        return self
+
+    def score(
+        self, Y: object, T: object = None, *, Z: object, X: object = None, sample_weight: object = None
+    ) -> float:
+        """Return how much of the outcome's variance the projection of h explains on these rows.
+
+        It is ``1 - mean (Y - E[h(X, A) | X, Z])^2 / variance of Y``, with the action averaged over its
+        estimated law given context and instrument. Observed actions are not used: they are confounded, and a
+        good fit to them is no evidence for h. Higher is better; even the true h stays below one.
+
+        Parameters
+        ----------
+        Y : array-like, shape (n,)
+        T : ignored
+            Accepted so that the call looks like ``fit``.
+        Z, X : array-like or frame
+        sample_weight : array-like, shape (n,), optional
+
+        Returns
+        -------
+        float
+        """
+        del T
+        fitted = self._fitted()
+        outcome = read_outcome(Y)
+        weight = read_weight(sample_weight, len(outcome))
+        exogenous = Exogenous(
+            fitted.context.read(X, len(outcome)), self._data_specs[0].read(Z, len(outcome))
+        )
+        with single_thread():
+            projected = projected_outcome(self.structural_model_, self.first_stage_, exogenous)
+        errors: FloatArray = outcome - np.asarray(fitted.outcome.to_user(projected))
+        centred = outcome - np.average(outcome, weights=weight)
+        return float(1.0 - np.average(errors**2, weights=weight) / np.average(centred**2, weights=weight))
+
+
+def _counterfactual(model: StructuralModel, data: TrainingData) -> Counterfactual:
+    return Counterfactual(model, data.outcome_spec, data.action_spec, data.context_schema)
+
+
+class DMLIV(TwoStageIV):
+    """DML-IV: nonlinear instrumental-variable regression with a denoised target and cross-fitting.
+
+    Stage one learns s(c, z) = E[outcome | c, z] and the law of the action given (c, z) on the complement of
+    each fold. Stage two fits h so that its mean under the action law matches s on all rows. (EconML has a class
+    of the same name for another, partially linear algorithm.)
+
+    Parameters
+    ----------
+    learners : Learners, optional
+        Learners for the three roles; default :func:`dmliv.learners.neural`.
+    n_folds : int
+        Folds K of the cross-fitting.
+    action_kind : {"auto", "continuous", "discrete"}
+        ``"auto"`` takes strings, booleans, categories and two-valued numbers as discrete.
+    random_state : int, RandomState or None
+        Seed of everything random; the same seed gives the same numbers, whatever ``n_jobs``.
+    device : str
+        ``"auto"``, ``"cpu"``, ``"cuda"`` or another torch device.
+    n_jobs : int or None
+        Parallel jobs: the two nuisances, and the folds of scikit-learn learners.
+    verbose : bool
+        Show progress bars.
+    """
+
+    _target = "orthogonal"
+
+    def __init__(
+        self,
+        learners: Learners | None = None,
+        *,
+        n_folds: int = 10,
+        action_kind: ActionKind = "auto",
+        random_state: int | np.random.RandomState | None = None,
+        device: str = "auto",
+        n_jobs: int | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.learners = learners
+        self.n_folds = n_folds
+        self.action_kind = action_kind
+        self.random_state = random_state
+        self.device = device
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+
+class CEDMLIV(TwoStageIV):
+    """CE-DML-IV: DML-IV without folds; both nuisances are fitted once, on all rows.
+
+    Parameters
+    ----------
+    learners, action_kind, random_state, device, n_jobs, verbose
+        As for :class:`DMLIV`.
+    """
+
+    _target = "orthogonal"
+    n_folds = 1
+
+    def __init__(
+        self,
+        learners: Learners | None = None,
+        *,
+        action_kind: ActionKind = "auto",
+        random_state: int | np.random.RandomState | None = None,
+        device: str = "auto",
+        n_jobs: int | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.learners = learners
+        self.action_kind = action_kind
+        self.random_state = random_state
+        self.device = device
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+
+class DeepIV(TwoStageIV):
+    """DeepIV: the second stage is fitted to the observed outcome instead of an estimate of its mean.
+
+    Parameters
+    ----------
+    n_folds : int
+        One is DeepIV as published; more cross-fit the action model.
+    learners, action_kind, random_state, device, n_jobs, verbose
+        As for :class:`DMLIV`. The outcome learner is not used.
+    """
+
+    _target = "plug-in"
+
+    def __init__(
+        self,
+        learners: Learners | None = None,
+        *,
+        n_folds: int = 1,
+        action_kind: ActionKind = "auto",
+        random_state: int | np.random.RandomState | None = None,
+        device: str = "auto",
+        n_jobs: int | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.learners = learners
+        self.n_folds = n_folds
+        self.action_kind = action_kind
+        self.random_state = random_state
+        self.device = device
+        self.n_jobs = n_jobs
+        self.verbose = verbose

@@ -1,0 +1,97 @@
+"""What the first stage works on and what its learners and models promise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dmliv.data import Table, TrainingData
+from dmliv.first_stage.laws import ActionLaw
+from dmliv.progress import ProgressReporter
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Exogenous:
+    """The exogenous input (c, z) of both nuisances.
+
+    Attributes
+    ----------
+    context, instrument : Table
+        Rows of both roles, same length.
+    """
+
+    context: Table
+    instrument: Table
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.instrument)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Where and how loudly to compute; never changes a result.
+
+    Attributes
+    ----------
+    device : torch.device
+    progress : ProgressReporter
+    n_jobs : int
+        Parallel jobs, as in joblib.
+    """
+
+    device: torch.device
+    progress: ProgressReporter
+    n_jobs: int
+
+
+class OutcomeModel(Protocol):
+    """M fitted outcome models s(c, z), one per row set."""
+
+    def predict(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[FloatArray]:
+        """Return the predictions of member m for its rows ``row_sets[m]``."""
+        ...
+
+    def describe(self) -> dict[str, object]:
+        """Return what was chosen and how training went, in plain values."""
+        ...
+
+
+class OutcomeLearner(Protocol):
+    """Learns s(c, z) = E[outcome | c, z]."""
+
+    def fit(
+        self, data: TrainingData, row_sets: Sequence[IntArray], *, seed: int, runtime: Runtime
+    ) -> OutcomeModel:
+        """Fit one model per row set; model m sees the outcomes of ``row_sets[m]`` and of no other row."""
+        ...
+
+
+class ActionModel(Protocol):
+    """M fitted action models F(a | c, z), one per row set."""
+
+    def laws(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[ActionLaw]:
+        """Return the action law of member m for its rows ``row_sets[m]``, re-indexed from zero."""
+        ...
+
+    def describe(self) -> dict[str, object]:
+        """Return what was chosen and how training went, in plain values."""
+        ...
+
+
+class ActionLearner(Protocol):
+    """Learns the law of the action given (c, z)."""
+
+    def fit(
+        self, data: TrainingData, row_sets: Sequence[IntArray], *, seed: int, runtime: Runtime
+    ) -> ActionModel:
+        """Fit one model per row set; model m sees the actions of ``row_sets[m]`` and of no other row."""
+        ...

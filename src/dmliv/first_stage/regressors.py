@@ -1,0 +1,193 @@
+"""Nuisances by any regressor or classifier that follows scikit-learn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+from sklearn.base import clone, is_classifier
+from sklearn.model_selection import KFold
+from sklearn.utils.validation import has_fit_parameter
+
+from dmliv.data import TrainingData
+from dmliv.errors import InputError
+from dmliv.first_stage.base import Exogenous, FloatArray, IntArray, Runtime
+from dmliv.first_stage.features import ExogenousEncoder
+from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, ResidualLaw
+
+# Trees and linear models see standardised columns and one-hot categories; the bins are not used.
+_ENCODING = "standardised"
+_UNUSED_BINS = 2
+
+
+@dataclass(frozen=True)
+class RegressorOutcome:
+    """Outcome learner from a regressor.
+
+    Parameters
+    ----------
+    regressor : scikit-learn regressor
+        Cloned for every fold; never fitted itself.
+    """
+
+    regressor: Any
+
+    def fit(
+        self, data: TrainingData, row_sets: Sequence[IntArray], *, seed: int, runtime: Runtime
+    ) -> RegressorOutcomeModel:
+        """Fit one clone per row set, in parallel."""
+        encoder, inputs = _encode(data)
+        models = Parallel(n_jobs=runtime.n_jobs)(
+            delayed(_fit_one)(self.regressor, inputs[rows], data.outcome[rows], data.weight[rows], seed + member)
+            for member, rows in enumerate(row_sets)
+        )
+        return RegressorOutcomeModel(encoder, tuple(models))
+
+
+@dataclass(frozen=True)
+class RegressorOutcomeModel:
+    """Fitted regressors, one per row set."""
+
+    encoder: ExogenousEncoder
+    models: tuple[Any, ...]
+
+    def predict(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[FloatArray]:
+        """Return the predictions of member m for its rows."""
+        inputs = self.encoder.encode(exogenous, _ENCODING).astype(np.float64)
+        return [_predict(model, inputs[rows]) for model, rows in zip(self.models, row_sets, strict=True)]
+
+    def describe(self) -> dict[str, object]:
+        """Return which regressor was used."""
+        return {"regressor": repr(self.models[0])}
+
+
+@dataclass(frozen=True)
+class RegressorAction:
+    """Action learner: a regressor for the location plus the residuals of rows it was not fitted on.
+
+    Parameters
+    ----------
+    regressor : scikit-learn regressor, or classifier for a discrete action
+        Cloned for every fold and action column; a classifier needs ``predict_proba``.
+    n_residual_folds : int
+        Folds inside the training rows from which residuals are taken; in-sample residuals are too small.
+    """
+
+    regressor: Any
+    n_residual_folds: int = 5
+
+    def fit(
+        self, data: TrainingData, row_sets: Sequence[IntArray], *, seed: int, runtime: Runtime
+    ) -> RegressorActionModel:
+        """Fit one clone per row set, in parallel."""
+        discrete = data.action_spec.kind == "discrete"
+        if discrete != is_classifier(self.regressor):
+            wanted, got = ("classifier", "regressor") if discrete else ("regressor", "classifier")
+            raise InputError(
+                f"Expected a {wanted} for a {data.action_spec.kind} action, got the {got} {self.regressor!r}; "
+                "pass another estimator, or set action_kind."
+            )
+        encoder, inputs = _encode(data)
+        fitted = Parallel(n_jobs=runtime.n_jobs)(
+            delayed(_fit_classifier if discrete else _fit_location)(
+                self, inputs[rows], data.action[rows], data.weight[rows], seed + member
+            )
+            for member, rows in enumerate(row_sets)
+        )
+        return RegressorActionModel(encoder, tuple(fitted), data.action_spec.width, discrete, runtime.device)
+
+
+@dataclass(frozen=True)
+class _Location:
+    models: tuple[Any, ...]
+    residuals: FloatArray
+
+
+@dataclass(frozen=True)
+class RegressorActionModel:
+    """Fitted action regressors or classifiers, one per row set."""
+
+    encoder: ExogenousEncoder
+    members: tuple[Any, ...]
+    width: int
+    discrete: bool
+    device: torch.device
+
+    def laws(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[ActionLaw]:
+        """Return the action law of member m for its rows."""
+        inputs = self.encoder.encode(exogenous, _ENCODING).astype(np.float64)
+        make = self._categorical if self.discrete else self._residual
+        return [make(member, inputs[rows]) for member, rows in zip(self.members, row_sets, strict=True)]
+
+    def _categorical(self, model: Any, inputs: FloatArray) -> ActionLaw:
+        probabilities = np.zeros((len(inputs), self.width))
+        if len(inputs):
+            # A fold may lack a rare level; its probability is zero there.
+            probabilities[:, model.classes_.astype(int)] = model.predict_proba(inputs)
+        return CategoricalLaw(self._tensor(probabilities))
+
+    def _residual(self, member: _Location, inputs: FloatArray) -> ActionLaw:
+        location = np.column_stack([_predict(model, inputs) for model in member.models])
+        pool = torch.zeros(len(inputs), dtype=torch.long, device=self.device)
+        return ResidualLaw(self._tensor(location), self._tensor(member.residuals[None]), pool)
+
+    def _tensor(self, values: FloatArray) -> torch.Tensor:
+        return torch.as_tensor(values, dtype=torch.float32, device=self.device)
+
+    def describe(self) -> dict[str, object]:
+        """Return which estimator was used."""
+        first = self.members[0]
+        return {"regressor": repr(first.models[0] if isinstance(first, _Location) else first)}
+
+
+def _encode(data: TrainingData) -> tuple[ExogenousEncoder, FloatArray]:
+    exogenous = Exogenous(data.context, data.instrument)
+    encoder = ExogenousEncoder.learn(exogenous, data.context_schema, data.instrument_schema, _UNUSED_BINS)
+    return encoder, encoder.encode(exogenous, _ENCODING).astype(np.float64)
+
+
+def _predict(model: Any, inputs: FloatArray) -> FloatArray:
+    if not len(inputs):
+        return np.empty(0)
+    return np.asarray(model.predict(inputs), dtype=np.float64).reshape(-1)
+
+
+def _fit_one(estimator: Any, inputs: FloatArray, target: Any, weight: FloatArray, seed: int) -> Any:
+    model = clone(estimator)
+    unset = [
+        name
+        for name, value in model.get_params(deep=True).items()
+        if name.split("__")[-1] == "random_state" and value is None
+    ]
+    model.set_params(**dict.fromkeys(unset, seed % (2**31)))
+    if np.all(weight == 1.0):
+        return model.fit(inputs, target)
+    if not has_fit_parameter(model, "sample_weight"):
+        raise InputError(
+            f"Expected an estimator that takes sample_weight because weights were given, got {model!r}; "
+            "use another estimator or fit without weights."
+        )
+    return model.fit(inputs, target, sample_weight=weight)
+
+
+def _fit_classifier(
+    learner: RegressorAction, inputs: FloatArray, action: IntArray, weight: FloatArray, seed: int
+) -> Any:
+    return _fit_one(learner.regressor, inputs, action, weight, seed)
+
+
+def _fit_location(
+    learner: RegressorAction, inputs: FloatArray, action: FloatArray, weight: FloatArray, seed: int
+) -> _Location:
+    models = tuple(_fit_one(learner.regressor, inputs, column, weight, seed) for column in action.T)
+    residuals = np.empty_like(action)
+    splitter = KFold(min(learner.n_residual_folds, len(inputs)), shuffle=True, random_state=seed % (2**31))
+    for fit_rows, rows in splitter.split(inputs):
+        for index, column in enumerate(action.T):
+            model = _fit_one(learner.regressor, inputs[fit_rows], column[fit_rows], weight[fit_rows], seed)
+            residuals[rows, index] = column[rows] - _predict(model, inputs[rows])
+    return _Location(models, residuals)

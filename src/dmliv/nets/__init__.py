@@ -1,0 +1,1 @@
+"""Networks: encoders, heads, the stacked module and the one training loop."""

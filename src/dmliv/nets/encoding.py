@@ -1,0 +1,150 @@
+"""How columns become network inputs: standardised, piecewise linear on quantile bins, one-hot, products.
+
+Which encoding is best depends on the table, so an encoder learns the numbers of *all* encodings once, and the
+models choose among them by held-out loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dmliv.data import Table
+
+FloatArray = npt.NDArray[np.float64]
+Float32Array = npt.NDArray[np.float32]
+
+# A numeric column with at most this many distinct values gets one knot per value, not per quantile.
+_FEW_VALUES = 12
+
+
+@dataclass(frozen=True)
+class PiecewiseLinear:
+    """Piecewise-linear encoding of one numeric column.
+
+    Feature t runs from 0 to 1 across bin t and is constant outside it; the first and the last feature go on
+    linearly beyond the end knots, so that a network can still extrapolate.
+
+    Parameters
+    ----------
+    knots : ndarray, shape (n_bins + 1,)
+        Strictly increasing bin edges.
+    """
+
+    knots: FloatArray
+
+    @classmethod
+    def learn(cls, values: FloatArray, n_bins: int) -> PiecewiseLinear:
+        """Put knots at quantiles of ``values`` (n,), or at the values themselves when they are few."""
+        distinct = np.unique(values)
+        if distinct.size > _FEW_VALUES:
+            distinct = np.unique(np.quantile(values, np.linspace(0.0, 1.0, n_bins + 1)))
+        if distinct.size == 1:
+            distinct = np.array([distinct[0], distinct[0] + 1.0])
+        return cls(distinct)
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return len(self.knots) - 1
+
+    def encode(self, values: FloatArray) -> FloatArray:
+        """Encode ``values`` (n,) to (n, width)."""
+        position = (values[:, None] - self.knots[:-1]) / np.diff(self.knots)
+        low = np.zeros(self.width)
+        high = np.ones(self.width)
+        low[0], high[-1] = -np.inf, np.inf
+        return np.clip(position, low, high)
+
+
+class PiecewiseLinearTensor:
+    """The same encoding for tensors whose last axis holds the columns; used for actions drawn while training."""
+
+    def __init__(self, encodings: list[PiecewiseLinear], device: torch.device) -> None:
+        self._columns = []
+        for encoding in encodings:
+            low = np.zeros(encoding.width)
+            high = np.ones(encoding.width)
+            low[0], high[-1] = -np.inf, np.inf
+            self._columns.append(
+                tuple(
+                    torch.as_tensor(part, dtype=torch.float32, device=device)
+                    for part in (encoding.knots[:-1], np.diff(encoding.knots), low, high)
+                )
+            )
+
+    def encode(self, values: Tensor) -> Tensor:
+        """Encode (..., d) to (..., total width)."""
+        parts = [
+            torch.clamp((values[..., index : index + 1] - start) / step, low, high)
+            for index, (start, step, low, high) in enumerate(self._columns)
+        ]
+        return torch.cat(parts, dim=-1)
+
+
+@dataclass(frozen=True)
+class TableEncoder:
+    """Encodings of one table, learned on the training rows.
+
+    Attributes
+    ----------
+    centre, scale : ndarray, shape (n_numeric,)
+        Mean and standard deviation of the numeric columns.
+    piecewise : tuple of PiecewiseLinear
+        One per numeric column.
+    n_levels : tuple of int
+        Levels of the categorical columns.
+    """
+
+    centre: FloatArray
+    scale: FloatArray
+    piecewise: tuple[PiecewiseLinear, ...]
+    n_levels: tuple[int, ...]
+
+    @classmethod
+    def learn(cls, table: Table, n_levels: tuple[int, ...], n_bins: int) -> TableEncoder:
+        """Learn centres, scales and knots from training rows."""
+        scale = table.numeric.std(axis=0)
+        return cls(
+            centre=table.numeric.mean(axis=0),
+            scale=np.where(scale > 0.0, scale, 1.0),
+            piecewise=tuple(PiecewiseLinear.learn(column, n_bins) for column in table.numeric.T),
+            n_levels=n_levels,
+        )
+
+    def standardised(self, table: Table) -> FloatArray:
+        """Return standardised numeric columns and one-hot categories, shape (n, width)."""
+        return np.hstack([(table.numeric - self.centre) / self.scale, self._one_hot(table)])
+
+    def piecewise_linear(self, table: Table) -> FloatArray:
+        """Return piecewise-linear numeric columns and one-hot categories, shape (n, width)."""
+        columns = [
+            encoding.encode(column)
+            for encoding, column in zip(self.piecewise, table.numeric.T, strict=True)
+        ]
+        return np.hstack([np.empty((len(table), 0)), *columns, self._one_hot(table)])
+
+    def levels(self, table: Table) -> FloatArray:
+        """Return few-valued columns level by level and the other numeric ones standardised, (n, width)."""
+        columns = [
+            encoding.encode(column) if encoding.width < _FEW_VALUES else ((column - mean) / scale)[:, None]
+            for encoding, column, mean, scale in zip(
+                self.piecewise, table.numeric.T, self.centre, self.scale, strict=True
+            )
+        ]
+        return np.hstack([np.empty((len(table), 0)), *columns, self._one_hot(table)])
+
+    def _one_hot(self, table: Table) -> FloatArray:
+        blocks = [
+            np.eye(levels)[codes] for levels, codes in zip(self.n_levels, table.codes.T, strict=True)
+        ]
+        return np.hstack([np.empty((len(table), 0)), *blocks])
+
+
+def products(left: FloatArray, right: FloatArray) -> FloatArray:
+    """Return all products of a column of ``left`` (n, p) with one of ``right`` (n, q), shape (n, p * q)."""
+    return (left[:, :, None] * right[:, None, :]).reshape(len(left), -1)

@@ -1,0 +1,117 @@
+"""Settings of a network and its training, with budgets that depend on the number of rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from dmliv.errors import InputError
+from dmliv.nets.training import TrainingPlan
+
+
+@dataclass(frozen=True)
+class ByRows:
+    """A setting that falls with the number of rows n: ``offset + factor / (shift + n) ** power``, then clipped.
+
+    Examples
+    --------
+    >>> ByRows(factor=1000, shift=5000).at(5000)     # the paper's dropout
+    0.1
+    """
+
+    factor: float
+    shift: float = 0.0
+    power: float = 1.0
+    offset: float = 0.0
+    low: float = 0.0
+    high: float = math.inf
+
+    def at(self, n_rows: int) -> float:
+        """Return the value for ``n_rows`` training rows."""
+        value = self.offset + self.factor / (self.shift + n_rows) ** self.power
+        return min(max(value, self.low), self.high)
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """One network's shape, inputs and training.
+
+    Parameters
+    ----------
+    hidden : tuple of int
+        Widths of the hidden ReLU layers.
+    dropout : float or ByRows
+        Dropout probability after hidden layers.
+    dropout_layers : int or None
+        How many hidden layers, from the first, are followed by dropout; None means all.
+    epochs, batch_size, learning_rate : number or ByRows
+        Budget; see :class:`~dmliv.nets.training.TrainingPlan`.
+    weight_decay : float
+        Decoupled weight decay.
+    schedule : {"cosine", "constant"}
+        Learning-rate schedule.
+    warmup : float
+        Share of the steps with a rising learning rate.
+    clip_norm : float
+        Limit of a member's gradient norm.
+    encodings : tuple of str
+        Encodings of the inputs to choose from; with more than one the choice is made by held-out loss.
+    n_bins : int
+        Bins of the piecewise-linear encoding.
+    patience : int or None
+        Stop early after this many epochs without a better loss on held-out rows.
+    validation_fraction : float
+        Share of the training rows held out for early stopping and for the choice of the encoding.
+    """
+
+    hidden: tuple[int, ...] = (128, 64, 32)
+    dropout: float | ByRows = 0.1
+    dropout_layers: int | None = None
+    epochs: int | ByRows = 40
+    batch_size: int | ByRows = 100
+    learning_rate: float | ByRows = 3e-3
+    weight_decay: float = 1e-3
+    schedule: Literal["cosine", "constant"] = "cosine"
+    warmup: float = 0.1
+    clip_norm: float = 5.0
+    encodings: tuple[str, ...] = ("standardised",)
+    n_bins: int = 16
+    patience: int | None = None
+    validation_fraction: float = 0.2
+
+    def __post_init__(self) -> None:
+        """Check what no later step would explain well."""
+        if not self.hidden or min(self.hidden) < 1:
+            raise InputError(f"Expected at least one hidden layer of positive width, got hidden={self.hidden}.")
+        if not self.encodings:
+            raise InputError("Expected at least one encoding, got none.")
+        if not 0.0 < self.validation_fraction < 1.0:
+            raise InputError(
+                f"Expected a validation fraction between 0 and 1, got {self.validation_fraction}."
+            )
+        if isinstance(self.dropout, float) and not 0.0 <= self.dropout < 1.0:
+            raise InputError(f"Expected a dropout probability in [0, 1), got {self.dropout}.")
+
+    def plan(self, n_rows: int) -> TrainingPlan:
+        """Return the training plan for ``n_rows`` training rows."""
+        return TrainingPlan(
+            epochs=max(1, round(_at(self.epochs, n_rows))),
+            batch_size=max(1, round(_at(self.batch_size, n_rows))),
+            learning_rate=_at(self.learning_rate, n_rows),
+            weight_decay=self.weight_decay,
+            schedule=self.schedule,
+            warmup=self.warmup,
+            clip_norm=self.clip_norm,
+            patience=self.patience,
+        )
+
+    def dropout_rates(self, n_rows: int) -> tuple[float, ...]:
+        """Return the dropout probability after each hidden layer."""
+        rate = _at(self.dropout, n_rows)
+        layers = len(self.hidden) if self.dropout_layers is None else self.dropout_layers
+        return tuple(rate if index < layers else 0.0 for index in range(len(self.hidden)))
+
+
+def _at(setting: float | ByRows, n_rows: int) -> float:
+    return setting.at(n_rows) if isinstance(setting, ByRows) else float(setting)

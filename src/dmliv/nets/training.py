@@ -1,0 +1,272 @@
+"""The one training loop: AdamW on a stack of networks, each member with its own rows and its own stopping."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dmliv.errors import InputError, TrainingDivergedError
+from dmliv.nets.device import single_thread
+from dmliv.nets.stacked import StackedMLP
+from dmliv.progress import ProgressReporter
+
+IntArray = npt.NDArray[np.int64]
+
+# Rows of one held-out evaluation pass per member; larger sets are evaluated in chunks to keep memory flat.
+_EVALUATION_CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How long and how fast to train.
+
+    Parameters
+    ----------
+    epochs : int
+        Passes over the rows of the largest member.
+    batch_size : int
+        Rows per member and step.
+    learning_rate : float
+        Peak learning rate of AdamW.
+    weight_decay : float
+        Decoupled weight decay, on all parameters.
+    schedule : {"cosine", "constant"}
+        ``"cosine"`` warms up over ``warmup`` of the steps and then falls to zero along a half cosine.
+    warmup : float
+        Share of the steps in which the learning rate rises; only for ``"cosine"``.
+    clip_norm : float
+        Limit of each member's gradient norm.
+    patience : int or None
+        Stop a member after this many epochs without a better held-out loss and return its best weights.
+        ``None`` trains the whole budget and returns the last weights.
+    """
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    weight_decay: float
+    schedule: Literal["cosine", "constant"] = "cosine"
+    warmup: float = 0.1
+    clip_norm: float = 5.0
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the numbers a user may have set."""
+        if self.epochs < 1 or self.batch_size < 1:
+            raise InputError(
+                f"Expected at least one epoch and one row per batch, got epochs={self.epochs} and "
+                f"batch_size={self.batch_size}."
+            )
+        if not self.learning_rate > 0.0:
+            raise InputError(f"Expected a positive learning rate, got {self.learning_rate}.")
+
+    def rate_at(self, step: int, total: int) -> float:
+        """Return the learning rate of a step."""
+        if self.schedule == "constant":
+            return self.learning_rate
+        warm = max(1, round(self.warmup * total))
+        if step < warm:
+            return self.learning_rate * (step + 1) / warm
+        return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * (step - warm) / max(1, total - warm)))
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """What happened during training.
+
+    Attributes
+    ----------
+    train_loss : ndarray, shape (epochs, M)
+        Mean training loss of every epoch and member.
+    heldout_loss : ndarray, shape (epochs, M), or None
+        Held-out loss after every evaluated epoch.
+    """
+
+    train_loss: npt.NDArray[np.float64]
+    heldout_loss: npt.NDArray[np.float64] | None
+
+    @property
+    def final_heldout(self) -> npt.NDArray[np.float64]:
+        """Held-out loss of the returned weights, shape (M,): the last, or with patience the best."""
+        if self.heldout_loss is None:
+            raise ValueError("This training had no held-out rows.")
+        return self.heldout_loss[-1]
+
+
+class Objective(Protocol):
+    """What is minimised; it holds the network and the data."""
+
+    def row_loss(self, rows: Tensor, *, training: bool) -> Tensor:
+        """Return one loss per member and row, shape (M, B), for row indices of shape (M, B)."""
+        ...
+
+
+def train(
+    net: StackedMLP,
+    objective: Objective,
+    row_sets: Sequence[IntArray],
+    plan: TrainingPlan,
+    *,
+    generator: np.random.Generator,
+    progress: ProgressReporter,
+    label: str,
+    weight: Tensor | None = None,
+    heldout_sets: Sequence[IntArray] | None = None,
+) -> TrainingRecord:
+    """Train every member of ``net`` on its own rows, all in one sequence of steps.
+
+    Parameters
+    ----------
+    net : StackedMLP
+        The networks; changed in place and left in evaluation mode.
+    objective : Objective
+        Row losses of ``net``.
+    row_sets : sequence of M index arrays
+        The rows each member learns from. Members with fewer rows see them slightly more often.
+    plan : TrainingPlan
+        Budget, rates and stopping.
+    generator : numpy.random.Generator
+        Order of the rows.
+    progress : ProgressReporter
+        Shows epochs.
+    label : str
+        Name of the stage in progress bars and errors.
+    weight : Tensor, shape (n,), optional
+        Row weights with mean one.
+    heldout_sets : sequence of M index arrays, optional
+        Rows that judge each member; needed for ``plan.patience``.
+
+    Returns
+    -------
+    TrainingRecord
+
+    Raises
+    ------
+    TrainingDivergedError
+        If a loss stops being a finite number.
+    """
+    if len(row_sets) != net.n_members:
+        raise ValueError(f"Expected {net.n_members} row sets, got {len(row_sets)}.")
+    if plan.patience is not None and heldout_sets is None:
+        raise ValueError("Early stopping needs held-out rows.")
+    largest = max(len(rows) for rows in row_sets)
+    batch_size = min(plan.batch_size, largest)
+    steps = math.ceil(largest / batch_size)
+    optimiser = torch.optim.AdamW([net.flat], lr=plan.learning_rate, weight_decay=plan.weight_decay, fused=True)
+    heldout = _Heldout(net, objective, heldout_sets, weight) if heldout_sets is not None else None
+    stopping = _Stopping(net, plan.patience) if plan.patience is not None else None
+    train_curve, heldout_curve = [], []
+    with single_thread(), progress.stage(label, plan.epochs) as advance:
+        for epoch in range(plan.epochs):
+            net.train()
+            order = _epoch_order(row_sets, steps * batch_size, generator).to(net.device)
+            total = torch.zeros(net.n_members, device=net.device)
+            for step in range(steps):
+                rows = order[:, step * batch_size : (step + 1) * batch_size]
+                loss = objective.row_loss(rows, training=True)
+                member_loss = (loss if weight is None else loss * weight[rows]).mean(dim=1)
+                net.flat.grad = None
+                member_loss.sum().backward()  # type: ignore[no-untyped-call]
+                net.scale_gradients(plan.clip_norm)
+                for group in optimiser.param_groups:
+                    group["lr"] = plan.rate_at(epoch * steps + step, plan.epochs * steps)
+                optimiser.step()
+                total += member_loss.detach()
+            train_curve.append((total / steps).cpu().double().numpy())
+            _check_finite(train_curve[-1], label, epoch)
+            advance()
+            if heldout is not None and (stopping is not None or epoch == plan.epochs - 1):
+                heldout_curve.append(heldout.evaluate())
+                if stopping is not None and stopping.all_stopped(heldout_curve[-1]):
+                    break
+    if stopping is not None:
+        heldout_curve.append(stopping.restore_best())
+    net.eval()
+    net.drop_workspace()
+    net.flat.grad = None
+    return TrainingRecord(
+        train_loss=np.stack(train_curve),
+        heldout_loss=np.stack(heldout_curve) if heldout_curve else None,
+    )
+
+
+def _epoch_order(row_sets: Sequence[IntArray], length: int, generator: np.random.Generator) -> Tensor:
+    """Return shuffled rows per member, shape (M, length); short members start a new shuffle when used up."""
+    order = np.empty((len(row_sets), length), dtype=np.int64)
+    for member, rows in enumerate(row_sets):
+        for start in range(0, length, len(rows)):
+            part = generator.permutation(rows)[: length - start]
+            order[member, start : start + len(part)] = part
+    return torch.from_numpy(order)
+
+
+def _check_finite(losses: npt.NDArray[np.float64], label: str, epoch: int) -> None:
+    if not np.isfinite(losses).all():
+        raise TrainingDivergedError(
+            f"Training of '{label}' diverged: the loss of {int((~np.isfinite(losses)).sum())} of {losses.size} "
+            f"networks is not finite after epoch {epoch + 1}. Lower the learning rate of this learner, or look "
+            "for extreme values in the data."
+        )
+
+
+class _Heldout:
+    """Mean loss of every member on its held-out rows."""
+
+    def __init__(
+        self, net: StackedMLP, objective: Objective, sets: Sequence[IntArray], weight: Tensor | None
+    ) -> None:
+        self._net, self._objective = net, objective
+        longest = max(len(rows) for rows in sets)
+        # Shorter sets are filled with their first row at weight zero, so that all members share one shape.
+        rows = np.stack([np.concatenate([r, np.full(longest - len(r), r[0])]) for r in sets])
+        used = np.stack([np.arange(longest) < len(r) for r in sets])
+        self._rows = torch.from_numpy(rows).to(net.device)
+        self._weight = torch.from_numpy(used).to(net.device, torch.float32)
+        if weight is not None:
+            self._weight = self._weight * weight[self._rows]
+
+    @torch.no_grad()
+    def evaluate(self) -> npt.NDArray[np.float64]:
+        self._net.eval()
+        total = torch.zeros(self._net.n_members, device=self._net.device)
+        for rows, weight in zip(
+            self._rows.split(_EVALUATION_CHUNK, dim=1),
+            self._weight.split(_EVALUATION_CHUNK, dim=1),
+            strict=True,
+        ):
+            total += (self._objective.row_loss(rows, training=False) * weight).sum(dim=1)
+        return (total / self._weight.sum(dim=1)).cpu().double().numpy()
+
+
+class _Stopping:
+    """Keeps the best weights of each member; a member without improvement for ``patience`` epochs is done."""
+
+    def __init__(self, net: StackedMLP, patience: int) -> None:
+        self._net, self._patience = net, patience
+        self._best = net.flat.detach().clone()
+        self._loss = np.full(net.n_members, np.inf)
+        self._waited = np.zeros(net.n_members, dtype=np.int64)
+
+    def all_stopped(self, losses: npt.NDArray[np.float64]) -> bool:
+        # A stopped member goes on training with the others, but its result is settled.
+        better = (losses < self._loss) & (self._waited < self._patience)
+        self._net.copy_members(
+            self._net.flat.detach(), self._best, torch.from_numpy(better).to(self._net.device)
+        )
+        self._loss = np.where(better, losses, self._loss)
+        self._waited = np.where(
+            better, 0, np.where(self._waited < self._patience, self._waited + 1, self._patience)
+        )
+        return bool((self._waited >= self._patience).all())
+
+    def restore_best(self) -> npt.NDArray[np.float64]:
+        with torch.no_grad():
+            self._net.flat.copy_(self._best)
+        return self._loss

@@ -1,0 +1,5 @@
+"""Decisions from a structural model."""
+
+from dmliv.policy.greedy import GreedyPolicy
+
+__all__ = ["GreedyPolicy"]

@@ -1,0 +1,31 @@
+"""What every benchmark problem offers."""
+
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from numpy.typing import ArrayLike
+
+from dmliv.data import FloatArray, IVData
+
+EvaluationSet: TypeAlias = tuple[FloatArray, FloatArray, FloatArray]
+"""Contexts ``X`` of shape (n, d_X), actions ``T`` of shape (n,) and the counterfactual there, shape (n,)."""
+
+
+@runtime_checkable
+class Problem(Protocol):
+    """A data-generating process whose counterfactual is known."""
+
+    def sample(self, n: int, seed: int = 0) -> IVData:
+        """Draw ``n`` observed rows."""
+        ...
+
+    def counterfactual(self, X: ArrayLike, T: ArrayLike) -> FloatArray:
+        """Return the true mean outcome under do(T) in context X, shape (n,)."""
+        ...
+
+    def test_set(self) -> EvaluationSet:
+        """Return the points at which counterfactual errors are reported."""
+        ...
+
+    def contexts(self, n: int, seed: int = 1, shift: float = 0.0) -> FloatArray:
+        """Draw contexts, shape (n, d_X), for judging policies; ``shift`` moves them off the training law."""
+        ...

@@ -1,0 +1,54 @@
+"""What a second-stage learner and the structural model it returns promise."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dmliv.data import ActionSpec, Table, TrainingData
+from dmliv.first_stage.base import Runtime
+from dmliv.first_stage.crossfit import FirstStage
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class StructuralModel(Protocol):
+    """A fitted h(context, action). Actions and values are in model units (standardised, or one-hot)."""
+
+    def predict(self, context: Table, action: FloatArray) -> FloatArray:
+        """Return h row by row: context of n rows, action (n, d), result (n,)."""
+        ...
+
+    def predict_grid(self, context: Table, actions: FloatArray) -> FloatArray:
+        """Return h for every context with every action: actions (m, d), result (n, m)."""
+        ...
+
+    def gradient(self, context: Table, action: FloatArray) -> FloatArray:
+        """Return the derivative of h in the action, shape (n, d)."""
+        ...
+
+    def describe(self) -> dict[str, object]:
+        """Return what was chosen and how training went, in plain values."""
+        ...
+
+
+class StructuralLearner(Protocol):
+    """Fits h to the rows the first stage left."""
+
+    @property
+    def needs_judging(self) -> bool:
+        """Whether the learner chooses among settings and so needs fair splits from the first stage."""
+        ...
+
+    def fit(self, data: TrainingData, first_stage: FirstStage, *, seed: int, runtime: Runtime) -> StructuralModel:
+        """Fit h; looks at context, target and action law, never at folds."""
+        ...
+
+
+def action_vectors(spec: ActionSpec, action: npt.NDArray[np.generic]) -> FloatArray:
+    """Return actions as model inputs (n, d): standardised columns, or one-hot rows of a discrete action."""
+    if spec.kind == "discrete":
+        return np.eye(spec.width)[action.astype(np.int64)]
+    return np.asarray(action, dtype=np.float64).reshape(len(action), spec.width)

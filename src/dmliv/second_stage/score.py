@@ -1,0 +1,92 @@
+"""How well the stages fit: losses of the nuisances, and the projected error of h on any rows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dmliv.data import FloatArray, IntArray, TrainingData
+from dmliv.first_stage.base import Exogenous
+from dmliv.first_stage.crossfit import FirstStage
+from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, MixtureLaw
+from dmliv.second_stage.base import StructuralModel
+
+_POINTS = 3
+# Structural rows (rows x nodes) evaluated at once.
+_CHUNK_ROWS = 200_000
+
+
+def projected_outcome(model: StructuralModel, first_stage: FirstStage, exogenous: Exogenous) -> FloatArray:
+    """Return E[h(c, A) | c, z], shape (n,), in standardised units.
+
+    The action law of new rows is the equal mixture of the laws of the K fold models.
+    """
+    n_rows = len(exogenous)
+    everything, nothing = np.arange(n_rows), np.empty(0, dtype=np.int64)
+    # Members past the folds only served the choice of settings.
+    n_members = first_stage.n_members
+    wanted = [everything if member < first_stage.n_folds else nothing for member in range(n_members)]
+    laws = first_stage.action_model.laws(exogenous, wanted)[: first_stage.n_folds]
+    return np.mean([_project(model, law, exogenous) for law in laws], axis=0)
+
+
+def _project(model: StructuralModel, law: ActionLaw, exogenous: Exogenous) -> FloatArray:
+    n_rows = len(exogenous)
+    n_nodes = law.nodes(torch.zeros(1, dtype=torch.long), _POINTS).weights.shape[-1] if n_rows else 1
+    step = max(1, _CHUNK_ROWS // n_nodes)
+    parts = []
+    for start in range(0, n_rows, step):
+        rows = np.arange(start, min(start + step, n_rows))
+        nodes = law.nodes(torch.from_numpy(rows), _POINTS)
+        context = exogenous.context.take(np.repeat(rows, n_nodes))
+        actions = nodes.actions.reshape(len(rows) * n_nodes, -1).cpu().double().numpy()
+        values = model.predict(context, actions).reshape(len(rows), n_nodes)
+        parts.append((nodes.weights.cpu().double().numpy() * values).sum(axis=1))
+    return np.concatenate(parts)
+
+
+def nuisance_losses(data: TrainingData, first_stage: FirstStage) -> dict[str, float]:
+    """Return the losses of both nuisances on the rows they were filled in for, in the user's units."""
+    losses: dict[str, float] = {}
+    if first_stage.outcome_model is not None:
+        error = float(np.average((data.outcome - first_stage.target) ** 2, weights=data.weight))
+        losses["outcome_mse"] = error * data.outcome_spec.scale**2
+        losses["outcome_r2"] = 1.0 - error / _variance(data.outcome, data.weight)
+    law = first_stage.law
+    if isinstance(law, CategoricalLaw):
+        codes: IntArray = data.action.astype(np.int64)
+        probabilities = law.probabilities.cpu().double().numpy()
+        own = np.maximum(probabilities[np.arange(len(codes)), codes], np.finfo(np.float64).tiny)
+        losses["action_nll"] = float(np.average(-np.log(own), weights=data.weight))
+        losses["action_accuracy"] = float(np.average(probabilities.argmax(axis=1) == codes, weights=data.weight))
+        return losses
+    action = data.action
+    errors = (action - law.mean().cpu().double().numpy()) ** 2
+    mean_error = np.average(errors, axis=0, weights=data.weight)
+    losses["action_mse"] = float(np.mean(mean_error * data.action_spec.scale**2))
+    losses["action_r2"] = float(1.0 - np.mean(mean_error / _variance(action, data.weight)))
+    if isinstance(law, MixtureLaw):
+        log_density = law_log_density(law, torch.from_numpy(action.astype(np.float32)).to(law.means.device))
+        scale_correction = float(np.log(data.action_spec.scale).sum())
+        losses["action_nll"] = scale_correction - float(
+            np.average(log_density.cpu().double().numpy(), weights=data.weight)
+        )
+    return losses
+
+
+def law_log_density(law: MixtureLaw, action: Tensor) -> Tensor:
+    """Return the log density of one action (n, d) per row, shape (n,)."""
+    offset = (action.unsqueeze(1) - law.means).unsqueeze(-1)
+    whitened = torch.linalg.solve_triangular(law.factors, offset, upper=False).squeeze(-1)
+    log_determinant = torch.diagonal(law.factors, dim1=-2, dim2=-1).log().sum(-1)
+    dimension = action.shape[-1]
+    component = -0.5 * whitened.square().sum(-1) - log_determinant - 0.5 * dimension * math.log(2 * math.pi)
+    return torch.logsumexp(law.weights.clamp_min(1e-30).log() + component, dim=-1)
+
+
+def _variance(values: FloatArray, weight: FloatArray) -> FloatArray:
+    centred = values - np.average(values, axis=0, weights=weight)
+    return np.maximum(np.average(centred**2, axis=0, weights=weight), np.finfo(np.float64).tiny)
