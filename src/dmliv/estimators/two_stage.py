@@ -55,9 +55,7 @@ class TwoStageIV(CounterfactualEstimator):
     structural_model_: StructuralModel
     nuisance_losses_: dict[str, float]
 
-    def fit(
-        self, Y: object, T: object, *, Z: object, X: object = None, sample_weight: object = None
-    ) -> Self:
+    def fit(self, Y: object, T: object, *, Z: object, X: object = None, sample_weight: object = None) -> Self:
         """Learn h from outcome, action, instrument and context.
 
         Parameters
@@ -146,9 +144,7 @@ class TwoStageIV(CounterfactualEstimator):
         fitted = self._fitted()
         outcome = read_outcome(Y)
         weight = read_weight(sample_weight, len(outcome))
-        exogenous = Exogenous(
-            fitted.context.read(X, len(outcome)), self._data_specs[0].read(Z, len(outcome))
-        )
+        exogenous = Exogenous(fitted.context.read(X, len(outcome)), self._data_specs[0].read(Z, len(outcome)))
         with single_thread():
             projected = projected_outcome(self.structural_model_, self.first_stage_, exogenous)
         errors: FloatArray = outcome - np.asarray(fitted.outcome.to_user(projected))
@@ -164,8 +160,8 @@ class DMLIV(TwoStageIV):
     """DML-IV: nonlinear instrumental-variable regression with a denoised target and cross-fitting.
 
     Stage one learns s(c, z) = E[outcome | c, z] and the law of the action given (c, z) on the complement of
-    each fold. Stage two fits h so that its mean under the action law matches s on all rows. (EconML has a class
-    of the same name for another, partially linear algorithm.)
+    each fold. Stage two fits h so that its mean under the action law matches s on all rows. (EconML has a
+    class of the same name for another, partially linear algorithm.)
 
     Parameters
     ----------

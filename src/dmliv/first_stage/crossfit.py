@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,10 +22,6 @@ from dmliv.first_stage.base import (
     Runtime,
 )
 from dmliv.first_stage.laws import ActionLaw, assemble
-
-# Choices in the second stage are judged on about this many rows, taken from as few folds as that needs.
-_JUDGING_ROWS = 500
-_UNSPLIT_JUDGING_SHARE = 0.2
 
 
 @dataclass(frozen=True)
@@ -62,9 +58,10 @@ class FirstStage:
     outcome_model : OutcomeModel or None
         None when the target is the observed outcome.
     action_model : ActionModel
-    n_folds : int
+    fold_members : tuple of int
+        Positions of the fold models among all models of a nuisance; the others only judged settings.
     n_members : int
-        Models of each nuisance: one per fold, and more when settings were judged without folds.
+        Number of all models of a nuisance.
     """
 
     target: FloatArray
@@ -73,7 +70,7 @@ class FirstStage:
     splits: tuple[JudgedSplit, ...]
     outcome_model: OutcomeModel | None
     action_model: ActionModel
-    n_folds: int
+    fold_members: tuple[int, ...]
     n_members: int
 
 
@@ -111,22 +108,10 @@ def cross_fit(
     -------
     FirstStage
     """
-    n_rows = len(data)
     fold_seed, outcome_seed, action_seed = np.random.SeedSequence(seed).generate_state(3)
-    generator = np.random.default_rng(fold_seed)
-    fold = make_folds(n_rows, n_folds, generator)
-    everything = np.arange(n_rows)
-    if n_folds == 1:
-        row_sets, used_rows = [everything], [everything]
-        judging_sets = _unsplit_judging_sets(n_rows, generator) if judged else []
-        row_sets = row_sets + [np.setdiff1d(everything, rows) for rows in judging_sets]
-        judge_members = list(range(1, 1 + len(judging_sets)))
-    else:
-        row_sets = [np.flatnonzero(fold != k) for k in range(n_folds)]
-        used_rows = [np.flatnonzero(fold == k) for k in range(n_folds)]
-        n_judges = min(n_folds, math.ceil(_JUDGING_ROWS * n_folds / n_rows)) if judged else 0
-        judge_members = list(range(n_judges))
-        judging_sets = used_rows[:n_judges]
+    fold = make_folds(len(data), n_folds, np.random.default_rng(fold_seed))
+    plan = _plan_members(fold, n_folds, judged, np.random.default_rng([fold_seed, 1]))
+    row_sets = [member.fit_rows for member in plan]
 
     def fit_outcome() -> OutcomeModel | None:
         if outcome_learner is None:
@@ -137,22 +122,55 @@ def cross_fit(
         return action_learner.fit(data, row_sets, seed=int(action_seed), runtime=runtime)
 
     # Threads, because both fits spend their time inside torch or inside joblib's own workers.
-    outcome_model, action_model = Parallel(n_jobs=min(2, runtime.n_jobs), backend="threading")(
+    fitted: list[Any] = Parallel(n_jobs=min(2, runtime.n_jobs), backend="threading")(
         [delayed(fit_outcome)(), delayed(fit_action)()]
     )
+    outcome_model: OutcomeModel | None = fitted[0]
+    action_model: ActionModel = fitted[1]
     exogenous = Exogenous(data.context, data.instrument)
-    target, law = _fill(data, exogenous, outcome_model, action_model, used_rows, len(row_sets), runtime)
-    splits = _judged_splits(
-        data, exogenous, outcome_model, action_model, judge_members, judging_sets, len(row_sets)
-    )
-    return FirstStage(target, law, fold, tuple(splits), outcome_model, action_model, n_folds, len(row_sets))
+    filling = [index for index, member in enumerate(plan) if member.fills]
+    target, law = _fill(data, exogenous, outcome_model, action_model, plan, filling, runtime)
+    splits = _judged_splits(data, exogenous, outcome_model, action_model, plan)
+    return FirstStage(target, law, fold, splits, outcome_model, action_model, tuple(filling), len(plan))
 
 
-def _unsplit_judging_sets(n_rows: int, generator: np.random.Generator) -> list[IntArray]:
-    size = max(1, round(_UNSPLIT_JUDGING_SHARE * n_rows))
-    n_sets = min(math.ceil(_JUDGING_ROWS / size), int(1.0 / _UNSPLIT_JUDGING_SHARE))
-    order = generator.permutation(n_rows)
-    return [np.sort(order[index * size : (index + 1) * size]) for index in range(n_sets)]
+@dataclass(frozen=True)
+class _MemberPlan:
+    """One model of each nuisance: the rows it learns from, and the rows it is used on.
+
+    ``fills`` tells a fold's model, which fills rows, from a half's model, which only judges settings.
+    """
+
+    fit_rows: IntArray
+    used_rows: IntArray
+    fills: bool
+
+
+def _plan_members(
+    fold: IntArray, n_folds: int, judged: bool, generator: np.random.Generator
+) -> list[_MemberPlan]:
+    """Return one model per fold and, where settings will be judged, one per half of the data.
+
+    The halves are unions of folds. The model fitted on the second half stands with the folds of the first,
+    and the other way round, so that the models of a side share rows to choose their inputs from.
+    """
+    everything = np.arange(len(fold))
+    if n_folds == 1:
+        first_half = make_folds(len(fold), 2, generator) == 0
+        sides = [[_MemberPlan(everything, everything, fills=True)], []]
+    else:
+        n_first = (n_folds + 1) // 2
+        first_half = fold < n_first
+        members = [
+            _MemberPlan(np.flatnonzero(fold != k), np.flatnonzero(fold == k), fills=True)
+            for k in range(n_folds)
+        ]
+        sides = [members[:n_first], members[n_first:]]
+    if judged:
+        first, second = np.flatnonzero(first_half), np.flatnonzero(~first_half)
+        sides[0].append(_MemberPlan(second, first, fills=False))
+        sides[1].append(_MemberPlan(first, second, fills=False))
+    return sides[0] + sides[1]
 
 
 def _for_members(wanted: dict[int, IntArray], n_members: int) -> list[IntArray]:
@@ -164,18 +182,18 @@ def _fill(
     exogenous: Exogenous,
     outcome_model: OutcomeModel | None,
     action_model: ActionModel,
-    used_rows: Sequence[IntArray],
-    n_members: int,
+    plan: Sequence[_MemberPlan],
+    filling: Sequence[int],
     runtime: Runtime,
 ) -> tuple[FloatArray, ActionLaw]:
-    wanted = _for_members(dict(enumerate(used_rows)), n_members)
+    wanted = _for_members({index: plan[index].used_rows for index in filling}, len(plan))
     target = data.outcome.copy()
     if outcome_model is not None:
         for rows, values in zip(wanted, outcome_model.predict(exogenous, wanted), strict=True):
             target[rows] = values
-    laws = action_model.laws(exogenous, wanted)[: len(used_rows)]
-    indices = [torch.from_numpy(rows).to(runtime.device) for rows in used_rows]
-    return target, assemble(len(data), indices, laws)
+    laws = action_model.laws(exogenous, wanted)
+    indices = [torch.from_numpy(wanted[index]).to(runtime.device) for index in filling]
+    return target, assemble(len(data), indices, [laws[index] for index in filling])
 
 
 def _judged_splits(
@@ -183,19 +201,18 @@ def _judged_splits(
     exogenous: Exogenous,
     outcome_model: OutcomeModel | None,
     action_model: ActionModel,
-    members: Sequence[int],
-    judging_sets: Sequence[IntArray],
-    n_members: int,
-) -> list[JudgedSplit]:
-    if not members:
-        return []
+    plan: Sequence[_MemberPlan],
+) -> tuple[JudgedSplit, ...]:
+    judges = [index for index, member in enumerate(plan) if not member.fills]
+    if not judges:
+        return ()
     everything = np.arange(len(data))
-    wanted = _for_members(dict.fromkeys(members, everything), n_members)
+    wanted = _for_members(dict.fromkeys(judges, everything), len(plan))
     laws = action_model.laws(exogenous, wanted)
     targets = (
-        [data.outcome] * n_members if outcome_model is None else outcome_model.predict(exogenous, wanted)
+        [data.outcome] * len(plan) if outcome_model is None else outcome_model.predict(exogenous, wanted)
     )
-    return [
-        JudgedSplit(np.setdiff1d(everything, rows), rows, targets[member], laws[member])
-        for member, rows in zip(members, judging_sets, strict=True)
-    ]
+    return tuple(
+        JudgedSplit(plan[index].fit_rows, plan[index].used_rows, targets[index], laws[index])
+        for index in judges
+    )

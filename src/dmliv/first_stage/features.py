@@ -64,7 +64,5 @@ class ExogenousEncoder:
             levels = self.instrument.levels(instrument)
             blocks = [plain, levels, products(levels, plain)]
         else:
-            raise InputError(
-                f"Expected first-stage encodings among {EXOGENOUS_ENCODINGS}, got {encoding!r}."
-            )
+            raise InputError(f"Expected first-stage encodings among {EXOGENOUS_ENCODINGS}, got {encoding!r}.")
         return np.hstack(blocks).astype(np.float32)

@@ -12,17 +12,13 @@ from torch import Tensor
 
 from dmliv.data import TrainingData
 from dmliv.first_stage.base import Exogenous, FloatArray, IntArray, Runtime
+from dmliv.first_stage.choice import ChosenInputs, Trial, choose_inputs
 from dmliv.first_stage.features import ExogenousEncoder
 from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, MixtureLaw
 from dmliv.nets.heads import ClassHead, Head, MeanHead, MixtureHead
 from dmliv.nets.settings import NetworkSettings
 from dmliv.nets.stacked import StackedMLP, member_outputs
 from dmliv.nets.training import TrainingRecord, train
-
-# The choice of an encoding looks at no more rows than this: enough to tell encodings apart, and it keeps the
-# price of choosing small next to the price of fitting.
-_MOST_CHOICE_ROWS = 2000
-_CHOICE_VALIDATION_ROWS = 400
 
 
 @dataclass(frozen=True)
@@ -122,25 +118,28 @@ class FittedStack:
     ----------
     net : StackedMLP
     encoder : ExogenousEncoder
-    encodings : tuple of str, length M
+    inputs : tuple of ChosenInputs, length M
     record : TrainingRecord
     """
 
     net: StackedMLP
     encoder: ExogenousEncoder
-    encodings: tuple[str, ...]
+    inputs: tuple[ChosenInputs, ...]
     record: TrainingRecord
 
     @torch.no_grad()
     def outputs(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[Tensor]:
         """Return the raw outputs of member m for its rows, shape (rows, width)."""
-        views = _EncodedViews.of(self.encoder, exogenous, self.encodings, self.net.device)
+        views = _EncodedViews.of(
+            self.encoder, exogenous, [member.encoding for member in self.inputs], self.net.device
+        )
         return member_outputs(self.net, views.inputs, views.shift(row_sets))
 
     def describe(self) -> dict[str, object]:
         """Return the chosen encodings and the loss curve in plain values."""
         return {
-            "encodings": list(self.encodings),
+            "encodings": [member.encoding for member in self.inputs],
+            "rate_factors": [member.rate_factor for member in self.inputs],
             "train_loss": self.record.train_loss.mean(axis=1).tolist(),
         }
 
@@ -208,25 +207,30 @@ def _fit_stack(
     encoder = ExogenousEncoder.learn(exogenous, data.context_schema, data.instrument_schema, settings.n_bins)
 
     def run(
-        encodings: Sequence[str],
+        inputs: Sequence[ChosenInputs],
         fit_sets: Sequence[IntArray],
         heldout_sets: Sequence[IntArray] | None,
         name: str,
+        twins: Sequence[int] | None = None,
     ) -> tuple[StackedMLP, TrainingRecord]:
-        views = _EncodedViews.of(encoder, exogenous, encodings, runtime.device)
+        views = _EncodedViews.of(encoder, exogenous, [member.encoding for member in inputs], runtime.device)
         copies = views.inputs.shape[0] // len(exogenous)
         repeat = (copies,) + (1,) * (target.ndim - 1)
         n_rows = max(len(rows) for rows in fit_sets)
         net = StackedMLP(
-            len(encodings),
+            len(inputs),
             (views.inputs.shape[1], *settings.hidden, head.width),
             dropout=settings.dropout_rates(n_rows),
             generator=generator,
             device=runtime.device,
         )
+        if twins is not None:
+            net.start_alike(twins)
         record = train(
             net,
-            _Supervised(net, head, views.inputs, torch.from_numpy(np.tile(target, repeat)).to(runtime.device)),
+            _Supervised(
+                net, head, views.inputs, torch.from_numpy(np.tile(target, repeat)).to(runtime.device)
+            ),
             views.shift(fit_sets),
             settings.plan(n_rows),
             generator=generator,
@@ -234,19 +238,21 @@ def _fit_stack(
             label=name,
             weight=_weights(data.weight, copies, runtime.device),
             heldout_sets=None if heldout_sets is None else views.shift(heldout_sets),
+            rate_factors=[member.rate_factor for member in inputs],
         )
         return net, record
 
-    chosen: list[str] = [settings.encodings[0]] * len(row_sets)
-    if len(settings.encodings) > 1:
-        trials = _choice_trials(row_sets, settings, generator)
+    def judge(trials: Sequence[Trial], what: str) -> FloatArray:
         _, record = run(
-            [trial.encoding for trial in trials],
+            [trial.inputs for trial in trials],
             [trial.fit_rows for trial in trials],
             [trial.heldout_rows for trial in trials],
-            f"{label}: choice of encoding",
+            f"{label}: choice of {what}",
+            [trial.split for trial in trials],
         )
-        chosen = _best_encodings(trials, record.final_heldout, settings.encodings, len(row_sets))
+        return record.final_heldout
+
+    chosen = choose_inputs(row_sets, settings, generator, judge)
     fit_sets, heldout_sets = list(row_sets), None
     if settings.patience is not None:
         parts = [_split(rows, settings.validation_fraction, generator) for rows in row_sets]
@@ -255,65 +261,7 @@ def _fit_stack(
     return FittedStack(net, encoder, tuple(chosen), record)
 
 
-@dataclass(frozen=True)
-class _Trial:
-    """One short training that judges one encoding for one group of members."""
-
-    members: tuple[int, ...]
-    encoding: str
-    fit_rows: IntArray
-    heldout_rows: IntArray
-
-
-def _choice_trials(
-    row_sets: Sequence[IntArray], settings: NetworkSettings, generator: np.random.Generator
-) -> list[_Trial]:
-    # A member's encoding may not depend on rows that member must not see. Two halves of the members each
-    # choose from the rows all their members share; with K folds that is the other half of the folds.
-    halves = np.array_split(np.arange(len(row_sets)), min(2, len(row_sets)))
-    trials = []
-    for members in halves:
-        shared = row_sets[members[0]]
-        for member in members[1:]:
-            shared = np.intersect1d(shared, row_sets[member], assume_unique=True)
-        shared = generator.permutation(shared)[:_MOST_CHOICE_ROWS]
-        # Few rows: several splits, so that every row judges once in a while and the choice is less noisy.
-        heldout_size = max(1, round(settings.validation_fraction * len(shared)))
-        n_splits = int(np.clip(_CHOICE_VALIDATION_ROWS // heldout_size, 1, 3))
-        for split in range(n_splits):
-            start = split * heldout_size
-            heldout = shared[start : start + heldout_size]
-            fit_rows = np.concatenate([shared[:start], shared[start + heldout_size :]])
-            trials.extend(
-                _Trial(tuple(members.tolist()), encoding, fit_rows, heldout) for encoding in settings.encodings
-            )
-    return trials
-
-
-def _best_encodings(
-    trials: Sequence[_Trial], losses: FloatArray, encodings: Sequence[str], n_members: int
-) -> list[str]:
-    chosen = [encodings[0]] * n_members
-    for members in dict.fromkeys(trial.members for trial in trials):
-        mean_loss = {
-            name: np.mean(
-                [
-                    loss
-                    for trial, loss in zip(trials, losses, strict=True)
-                    if trial.members == members and trial.encoding == name
-                ]
-            )
-            for name in encodings
-        }
-        best = min(encodings, key=lambda name: float(mean_loss[name]))
-        for member in members:
-            chosen[member] = best
-    return chosen
-
-
-def _split(
-    rows: IntArray, fraction: float, generator: np.random.Generator
-) -> tuple[IntArray, IntArray]:
+def _split(rows: IntArray, fraction: float, generator: np.random.Generator) -> tuple[IntArray, IntArray]:
     shuffled = generator.permutation(rows)
     heldout = max(1, round(fraction * len(rows)))
     return shuffled[heldout:], shuffled[:heldout]

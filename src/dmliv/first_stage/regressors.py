@@ -42,7 +42,9 @@ class RegressorOutcome:
         """Fit one clone per row set, in parallel."""
         encoder, inputs = _encode(data)
         models = Parallel(n_jobs=runtime.n_jobs)(
-            delayed(_fit_one)(self.regressor, inputs[rows], data.outcome[rows], data.weight[rows], seed + member)
+            delayed(_fit_one)(
+                self.regressor, inputs[rows], data.outcome[rows], data.weight[rows], seed + member
+            )
             for member, rows in enumerate(row_sets)
         )
         return RegressorOutcomeModel(encoder, tuple(models))
@@ -88,13 +90,13 @@ class RegressorAction:
         if discrete != is_classifier(self.regressor):
             wanted, got = ("classifier", "regressor") if discrete else ("regressor", "classifier")
             raise InputError(
-                f"Expected a {wanted} for a {data.action_spec.kind} action, got the {got} {self.regressor!r}; "
-                "pass another estimator, or set action_kind."
+                f"Expected a {wanted} for a {data.action_spec.kind} action, got the {got} "
+                f"{self.regressor!r}; pass another estimator, or set action_kind."
             )
         encoder, inputs = _encode(data)
         fitted = Parallel(n_jobs=runtime.n_jobs)(
-            delayed(_fit_classifier if discrete else _fit_location)(
-                self, inputs[rows], data.action[rows], data.weight[rows], seed + member
+            delayed(_fit_member)(
+                self, discrete, inputs[rows], data.action[rows], data.weight[rows], seed + member
             )
             for member, rows in enumerate(row_sets)
         )
@@ -174,10 +176,12 @@ def _fit_one(estimator: Any, inputs: FloatArray, target: Any, weight: FloatArray
     return model.fit(inputs, target, sample_weight=weight)
 
 
-def _fit_classifier(
-    learner: RegressorAction, inputs: FloatArray, action: IntArray, weight: FloatArray, seed: int
+def _fit_member(
+    learner: RegressorAction, discrete: bool, inputs: FloatArray, action: Any, weight: FloatArray, seed: int
 ) -> Any:
-    return _fit_one(learner.regressor, inputs, action, weight, seed)
+    if discrete:
+        return _fit_one(learner.regressor, inputs, action, weight, seed)
+    return _fit_location(learner, inputs, action, weight, seed)
 
 
 def _fit_location(

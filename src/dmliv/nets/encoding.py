@@ -33,19 +33,23 @@ class PiecewiseLinear:
     ----------
     knots : ndarray, shape (n_bins + 1,)
         Strictly increasing bin edges.
+    by_value : bool
+        Whether every distinct training value is a knot.
     """
 
     knots: FloatArray
+    by_value: bool
 
     @classmethod
     def learn(cls, values: FloatArray, n_bins: int) -> PiecewiseLinear:
         """Put knots at quantiles of ``values`` (n,), or at the values themselves when they are few."""
         distinct = np.unique(values)
-        if distinct.size > _FEW_VALUES:
+        by_value = distinct.size <= _FEW_VALUES
+        if not by_value:
             distinct = np.unique(np.quantile(values, np.linspace(0.0, 1.0, n_bins + 1)))
         if distinct.size == 1:
             distinct = np.array([distinct[0], distinct[0] + 1.0])
-        return cls(distinct)
+        return cls(distinct, by_value)
 
     @property
     def width(self) -> int:
@@ -62,7 +66,7 @@ class PiecewiseLinear:
 
 
 class PiecewiseLinearTensor:
-    """The same encoding for tensors whose last axis holds the columns; used for actions drawn while training."""
+    """The same encoding for tensors whose last axis holds the columns: for actions drawn in training."""
 
     def __init__(self, encodings: list[PiecewiseLinear], device: torch.device) -> None:
         self._columns = []
@@ -123,15 +127,14 @@ class TableEncoder:
     def piecewise_linear(self, table: Table) -> FloatArray:
         """Return piecewise-linear numeric columns and one-hot categories, shape (n, width)."""
         columns = [
-            encoding.encode(column)
-            for encoding, column in zip(self.piecewise, table.numeric.T, strict=True)
+            encoding.encode(column) for encoding, column in zip(self.piecewise, table.numeric.T, strict=True)
         ]
         return np.hstack([np.empty((len(table), 0)), *columns, self._one_hot(table)])
 
     def levels(self, table: Table) -> FloatArray:
         """Return few-valued columns level by level and the other numeric ones standardised, (n, width)."""
         columns = [
-            encoding.encode(column) if encoding.width < _FEW_VALUES else ((column - mean) / scale)[:, None]
+            encoding.encode(column) if encoding.by_value else ((column - mean) / scale)[:, None]
             for encoding, column, mean, scale in zip(
                 self.piecewise, table.numeric.T, self.centre, self.scale, strict=True
             )
@@ -139,9 +142,7 @@ class TableEncoder:
         return np.hstack([np.empty((len(table), 0)), *columns, self._one_hot(table)])
 
     def _one_hot(self, table: Table) -> FloatArray:
-        blocks = [
-            np.eye(levels)[codes] for levels, codes in zip(self.n_levels, table.codes.T, strict=True)
-        ]
+        blocks = [np.eye(levels)[codes] for levels, codes in zip(self.n_levels, table.codes.T, strict=True)]
         return np.hstack([np.empty((len(table), 0)), *blocks])
 
 

@@ -99,20 +99,20 @@ class MixtureHead:
     def parameters(self, raw: Tensor) -> MixtureParameters:
         """Read mixture parameters from raw outputs (..., width)."""
         n, d = self.n_components, self.dimension
-        weights, means, log_scales, below = raw.split([n, n * d, n * d, n * d * (d - 1) // 2], dim=-1)
+        weights, means, log_scales, below = torch.split(raw, [n, n * d, n * d, n * d * (d - 1) // 2], dim=-1)
         log_scales = _LOG_SCALE_CENTRE + _LOG_SCALE_HALF_RANGE * torch.tanh(
             log_scales / _LOG_SCALE_HALF_RANGE
         )
-        log_scales = log_scales.unflatten(-1, (n, d))
+        log_scales = log_scales.reshape(*raw.shape[:-1], n, d)
         factors = torch.diag_embed(log_scales.exp())
         if d > 1:
             row, column = torch.tril_indices(d, d, offset=-1, device=raw.device)
             lower = torch.zeros_like(factors)
-            lower[..., row, column] = below.unflatten(-1, (n, -1))
+            lower[..., row, column] = below.reshape(*raw.shape[:-1], n, -1)
             factors = factors + lower
         return MixtureParameters(
             log_weights=torch.log_softmax(weights, dim=-1),
-            means=means.unflatten(-1, (n, d)),
+            means=means.reshape(*raw.shape[:-1], n, d),
             factors=factors,
             log_determinants=log_scales.sum(-1),
         )
@@ -134,7 +134,7 @@ class MixtureHead:
 
     def _row_loss_one_dimension(self, raw: Tensor, target: Tensor) -> Tensor:
         # The same formula without matrices: actions are mostly one column, and this halves the training time.
-        weights, means, log_scales = raw.split(self.n_components, dim=-1)
+        weights, means, log_scales = torch.split(raw, self.n_components, dim=-1)
         log_scales = _LOG_SCALE_CENTRE + _LOG_SCALE_HALF_RANGE * torch.tanh(
             log_scales / _LOG_SCALE_HALF_RANGE
         )

@@ -12,7 +12,7 @@ from dmliv.nets.training import TrainingPlan
 
 @dataclass(frozen=True)
 class ByRows:
-    """A setting that falls with the number of rows n: ``offset + factor / (shift + n) ** power``, then clipped.
+    """A setting that depends on the number of rows n: ``offset + factor / (shift + n) ** power``, clipped.
 
     Examples
     --------
@@ -29,7 +29,7 @@ class ByRows:
 
     def at(self, n_rows: int) -> float:
         """Return the value for ``n_rows`` training rows."""
-        value = self.offset + self.factor / (self.shift + n_rows) ** self.power
+        value = self.offset + self.factor / math.pow(self.shift + n_rows, self.power)
         return min(max(value, self.low), self.high)
 
 
@@ -47,6 +47,9 @@ class NetworkSettings:
         How many hidden layers, from the first, are followed by dropout; None means all.
     epochs, batch_size, learning_rate : number or ByRows
         Budget; see :class:`~dmliv.nets.training.TrainingPlan`.
+    rate_factors : tuple of float
+        Multiples of the learning rate to choose from; with more than one the choice is made by held-out loss.
+        Noisy targets want the gentle ones, clean targets the brisk ones.
     weight_decay : float
         Decoupled weight decay.
     schedule : {"cosine", "constant"}
@@ -71,6 +74,7 @@ class NetworkSettings:
     epochs: int | ByRows = 40
     batch_size: int | ByRows = 100
     learning_rate: float | ByRows = 3e-3
+    rate_factors: tuple[float, ...] = (1.0,)
     weight_decay: float = 1e-3
     schedule: Literal["cosine", "constant"] = "cosine"
     warmup: float = 0.1
@@ -83,9 +87,13 @@ class NetworkSettings:
     def __post_init__(self) -> None:
         """Check what no later step would explain well."""
         if not self.hidden or min(self.hidden) < 1:
-            raise InputError(f"Expected at least one hidden layer of positive width, got hidden={self.hidden}.")
+            raise InputError(
+                f"Expected at least one hidden layer of positive width, got hidden={self.hidden}."
+            )
         if not self.encodings:
             raise InputError("Expected at least one encoding, got none.")
+        if not self.rate_factors or min(self.rate_factors) <= 0.0:
+            raise InputError(f"Expected positive learning-rate factors, got {self.rate_factors}.")
         if not 0.0 < self.validation_fraction < 1.0:
             raise InputError(
                 f"Expected a validation fraction between 0 and 1, got {self.validation_fraction}."

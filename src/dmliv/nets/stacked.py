@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-# Dropout compares random bytes with a threshold: probabilities are multiples of 1/256, and the scale is exact.
+# Dropout compares random bytes with a threshold: probabilities are multiples of 1/256, the scale is exact.
 _BYTE_VALUES = 256
 
 # Rows per member in one evaluation pass; more rows are evaluated in chunks to keep memory flat.
@@ -112,7 +112,7 @@ class StackedMLP(nn.Module):
         """
         if inputs.shape[0] == 1 and self.n_members > 1:
             inputs = inputs.expand(self.n_members, -1, -1)
-        output: Tensor = _StackedPass.apply(inputs, self.flat, self)
+        output: Tensor = _StackedPass.apply(inputs, self.flat, self)  # type: ignore[no-untyped-call]
         return output
 
     @torch.no_grad()
@@ -137,6 +137,24 @@ class StackedMLP(nn.Module):
         ):
             new_weight[members] = weight[members]
             new_bias[members] = bias[members]
+
+    @torch.no_grad()
+    def spread_over_members(self, values: Sequence[float]) -> Tensor:
+        """Return a tensor shaped like ``flat`` that holds, for every weight, the value of its member."""
+        spread = torch.empty_like(self.flat)
+        member_values = torch.tensor(list(values), device=self.device).view(-1, 1, 1)
+        for weight, bias in self.layers(spread):
+            weight.copy_(member_values.expand_as(weight))
+            bias.copy_(member_values.expand_as(bias))
+        return spread
+
+    @torch.no_grad()
+    def start_alike(self, twins: Sequence[int]) -> None:
+        """Give members with the same number the weights of the first of them."""
+        first = torch.tensor([list(twins).index(twin) for twin in twins], device=self.device)
+        for weight, bias in self.layers():
+            weight.copy_(weight[first])
+            bias.copy_(bias[first])
 
     @torch.no_grad()
     def subset(self, members: Sequence[int]) -> StackedMLP:
@@ -207,7 +225,7 @@ class _StackedPass(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        gradient: Tensor = grad_outputs[0]
+        gradient = grad_outputs[0]
         flat, *activations = ctx.saved_tensors
         net: StackedMLP = ctx.net
         layers = net.layers(flat)
@@ -226,13 +244,14 @@ class _StackedPass(torch.autograd.Function):
                     alpha=scale,
                     out=weight_gradient,
                 )
-            below: Tensor | None = None
+            # Below the first layer nobody may want a gradient; the last value is then not used.
+            below = gradient
             if index > 0 or ctx.needs_input_grad[0]:
                 shape = (net.n_members, hidden.shape[1], weight.shape[1])
                 below = net.take_buffer(shape) if ctx.reuse else torch.empty(shape, device=flat.device)
                 torch.baddbmm(below, gradient, weight.transpose(1, 2), beta=0, alpha=scale, out=below)
             if index > 0:
-                # An activation is positive exactly where ReLU was open and dropout kept it: one mask for both.
+                # An activation is positive exactly where ReLU was open and dropout kept it: one mask.
                 torch.ops.aten.threshold_backward.grad_input(below, hidden, 0, grad_input=below)
             if ctx.reuse and index < len(layers) - 1:
                 net.return_buffer(gradient)
@@ -240,11 +259,13 @@ class _StackedPass(torch.autograd.Function):
         if ctx.reuse:
             for hidden in activations[1:]:
                 net.return_buffer(hidden)
-        return gradient, flat_gradient, None
+        return (gradient if ctx.needs_input_grad[0] else None), flat_gradient, None
 
 
 @torch.no_grad()
-def member_outputs(net: StackedMLP, inputs: Tensor, row_sets: Sequence[npt.NDArray[np.int64]]) -> list[Tensor]:
+def member_outputs(
+    net: StackedMLP, inputs: Tensor, row_sets: Sequence[npt.NDArray[np.int64]]
+) -> list[Tensor]:
     """Evaluate every member on its own rows of ``inputs`` (n, in).
 
     Parameters
@@ -263,5 +284,5 @@ def member_outputs(net: StackedMLP, inputs: Tensor, row_sets: Sequence[npt.NDArr
     for member, rows in enumerate(row_sets):
         padded[member, : len(rows)] = rows
     index = torch.from_numpy(padded).to(inputs.device)
-    outputs = torch.cat([net(inputs[part]) for part in index.split(_EVALUATION_CHUNK, dim=1)], dim=1)
+    outputs = torch.cat([net(inputs[part]) for part in torch.split(index, _EVALUATION_CHUNK, dim=1)], dim=1)
     return [outputs[member, : len(rows)] for member, rows in enumerate(row_sets)]

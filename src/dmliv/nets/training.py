@@ -97,7 +97,7 @@ class TrainingRecord:
         """Held-out loss of the returned weights, shape (M,): the last, or with patience the best."""
         if self.heldout_loss is None:
             raise ValueError("This training had no held-out rows.")
-        return self.heldout_loss[-1]
+        return np.asarray(self.heldout_loss[-1])
 
 
 class Objective(Protocol):
@@ -119,6 +119,8 @@ def train(
     label: str,
     weight: Tensor | None = None,
     heldout_sets: Sequence[IntArray] | None = None,
+    twins: Sequence[int] | None = None,
+    rate_factors: Sequence[float] | None = None,
 ) -> TrainingRecord:
     """Train every member of ``net`` on its own rows, all in one sequence of steps.
 
@@ -142,6 +144,11 @@ def train(
         Row weights with mean one.
     heldout_sets : sequence of M index arrays, optional
         Rows that judge each member; needed for ``plan.patience``.
+    twins : sequence of M int, optional
+        Members with the same number (and the same rows) see their rows in the same order, so that they differ
+        by their settings alone.
+    rate_factors : sequence of M float, optional
+        Each member's learning rate as a multiple of the plan's.
 
     Returns
     -------
@@ -159,14 +166,23 @@ def train(
     largest = max(len(rows) for rows in row_sets)
     batch_size = min(plan.batch_size, largest)
     steps = math.ceil(largest / batch_size)
-    optimiser = torch.optim.AdamW([net.flat], lr=plan.learning_rate, weight_decay=plan.weight_decay, fused=True)
+    optimiser = torch.optim.AdamW(
+        [net.flat], lr=plan.learning_rate, weight_decay=plan.weight_decay, fused=True
+    )
     heldout = _Heldout(net, objective, heldout_sets, weight) if heldout_sets is not None else None
     stopping = _Stopping(net, plan.patience) if plan.patience is not None else None
+    # A step is proportional to the learning rate: moving a share of the way is a member's own smaller rate.
+    pace, peak_factor = None, 1.0
+    if rate_factors is not None:
+        peak_factor = max(rate_factors)
+        if min(rate_factors) < peak_factor:
+            pace = net.spread_over_members([1.0 - factor / peak_factor for factor in rate_factors])
+    before = torch.empty_like(net.flat.detach()) if pace is not None else torch.empty(0)
     train_curve, heldout_curve = [], []
     with single_thread(), progress.stage(label, plan.epochs) as advance:
         for epoch in range(plan.epochs):
             net.train()
-            order = _epoch_order(row_sets, steps * batch_size, generator).to(net.device)
+            order = _epoch_order(row_sets, steps * batch_size, generator, twins).to(net.device)
             total = torch.zeros(net.n_members, device=net.device)
             for step in range(steps):
                 rows = order[:, step * batch_size : (step + 1) * batch_size]
@@ -176,8 +192,13 @@ def train(
                 member_loss.sum().backward()  # type: ignore[no-untyped-call]
                 net.scale_gradients(plan.clip_norm)
                 for group in optimiser.param_groups:
-                    group["lr"] = plan.rate_at(epoch * steps + step, plan.epochs * steps)
-                optimiser.step()
+                    group["lr"] = peak_factor * plan.rate_at(epoch * steps + step, plan.epochs * steps)
+                if pace is None:
+                    optimiser.step()
+                else:
+                    before.copy_(net.flat.detach())
+                    optimiser.step()
+                    net.flat.data.lerp_(before, pace)
                 total += member_loss.detach()
             train_curve.append((total / steps).cpu().double().numpy())
             _check_finite(train_curve[-1], label, epoch)
@@ -197,10 +218,17 @@ def train(
     )
 
 
-def _epoch_order(row_sets: Sequence[IntArray], length: int, generator: np.random.Generator) -> Tensor:
+def _epoch_order(
+    row_sets: Sequence[IntArray], length: int, generator: np.random.Generator, twins: Sequence[int] | None
+) -> Tensor:
     """Return shuffled rows per member, shape (M, length); short members start a new shuffle when used up."""
     order = np.empty((len(row_sets), length), dtype=np.int64)
+    first_of: dict[int, int] = {}
     for member, rows in enumerate(row_sets):
+        twin = first_of.setdefault(member if twins is None else twins[member], member)
+        if twin != member:
+            order[member] = order[twin]
+            continue
         for start in range(0, length, len(rows)):
             part = generator.permutation(rows)[: length - start]
             order[member, start : start + len(part)] = part
@@ -210,9 +238,9 @@ def _epoch_order(row_sets: Sequence[IntArray], length: int, generator: np.random
 def _check_finite(losses: npt.NDArray[np.float64], label: str, epoch: int) -> None:
     if not np.isfinite(losses).all():
         raise TrainingDivergedError(
-            f"Training of '{label}' diverged: the loss of {int((~np.isfinite(losses)).sum())} of {losses.size} "
-            f"networks is not finite after epoch {epoch + 1}. Lower the learning rate of this learner, or look "
-            "for extreme values in the data."
+            f"Training of '{label}' diverged: the loss of {int((~np.isfinite(losses)).sum())} of "
+            f"{losses.size} networks is not finite after epoch {epoch + 1}. Lower the learning rate of this "
+            "learner, or look for extreme values in the data."
         )
 
 
@@ -237,8 +265,8 @@ class _Heldout:
         self._net.eval()
         total = torch.zeros(self._net.n_members, device=self._net.device)
         for rows, weight in zip(
-            self._rows.split(_EVALUATION_CHUNK, dim=1),
-            self._weight.split(_EVALUATION_CHUNK, dim=1),
+            torch.split(self._rows, _EVALUATION_CHUNK, dim=1),
+            torch.split(self._weight, _EVALUATION_CHUNK, dim=1),
             strict=True,
         ):
             total += (self._objective.row_loss(rows, training=False) * weight).sum(dim=1)

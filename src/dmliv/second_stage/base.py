@@ -42,7 +42,9 @@ class StructuralLearner(Protocol):
         """Whether the learner chooses among settings and so needs fair splits from the first stage."""
         ...
 
-    def fit(self, data: TrainingData, first_stage: FirstStage, *, seed: int, runtime: Runtime) -> StructuralModel:
+    def fit(
+        self, data: TrainingData, first_stage: FirstStage, *, seed: int, runtime: Runtime
+    ) -> StructuralModel:
         """Fit h; looks at context, target and action law, never at folds."""
         ...
 

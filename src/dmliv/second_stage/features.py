@@ -12,8 +12,12 @@ from torch import Tensor
 from dmliv.data import Table, TrainingData
 from dmliv.errors import InputError
 from dmliv.nets.encoding import PiecewiseLinear, PiecewiseLinearTensor, TableEncoder
+from dmliv.second_stage.base import action_vectors
 
 FloatArray = npt.NDArray[np.float64]
+
+# Relative ridge of the context mean of the action: enough to keep collinear bins solvable.
+_CENTRE_RIDGE = 1e-3
 
 #: Encodings a structural network can choose from.
 STRUCTURAL_ENCODINGS = ("standardised", "piecewise", "piecewise_action")
@@ -26,6 +30,12 @@ class StructuralEncoder:
     The encodings are ``"standardised"``, ``"piecewise"`` (piecewise-linear context, plain action) and
     ``"piecewise_action"`` (both piecewise linear). A discrete action is always one-hot.
 
+    A *centred* encoder shows the network the action minus (a linear estimate of) its mean in that context.
+    This only renames the inputs of h, so any estimate is valid, but it decides what a network learns first. A
+    raw action is also a good predictor of the context, and a network trained to match projections uses it as
+    one: with a weak instrument that costs nothing in the loss and everything in h. A centred action cannot
+    stand in for the context.
+
     Attributes
     ----------
     context : TableEncoder
@@ -33,22 +43,39 @@ class StructuralEncoder:
         Width d of an action vector.
     action_knots : tuple of PiecewiseLinear
         One per column of a continuous action, empty for a discrete one.
+    centre_coefficients : ndarray, shape (1 + context width, d), or None
+        Linear map from piecewise-linear context features to the mean action; None leaves actions as they are.
     """
 
     context: TableEncoder
     action_width: int
     action_knots: tuple[PiecewiseLinear, ...]
+    centre_coefficients: FloatArray | None
 
     @classmethod
-    def learn(cls, data: TrainingData, n_bins: int) -> StructuralEncoder:
+    def learn(cls, data: TrainingData, n_bins: int, *, centred: bool) -> StructuralEncoder:
         """Learn all encodings from training rows."""
-        continuous = data.action_spec.kind == "continuous"
         levels = tuple(len(column.levels) for column in data.context_schema.categorical)
-        return cls(
-            TableEncoder.learn(data.context, levels, n_bins),
-            data.action_spec.width,
-            tuple(PiecewiseLinear.learn(column, n_bins) for column in data.action.T) if continuous else (),
-        )
+        context = TableEncoder.learn(data.context, levels, n_bins)
+        actions = action_vectors(data.action_spec, data.action)
+        coefficients = None
+        if centred:
+            features = _with_intercept(context.piecewise_linear(data.context))
+            gram = features.T @ (features * data.weight[:, None])
+            gram += _CENTRE_RIDGE * len(data) * np.diag([0.0] + [1.0] * (len(gram) - 1))
+            moments = features.T @ (actions * data.weight[:, None])
+            coefficients = np.asarray(np.linalg.solve(gram, moments), dtype=np.float64)
+            actions = actions - features @ coefficients
+        continuous = data.action_spec.kind == "continuous"
+        knots = tuple(PiecewiseLinear.learn(column, n_bins) for column in actions.T) if continuous else ()
+        return cls(context, data.action_spec.width, knots, coefficients)
+
+    def centre(self, context: Table) -> npt.NDArray[np.float32]:
+        """Return what is subtracted from an action in each context, shape (n, d)."""
+        if self.centre_coefficients is None:
+            return np.zeros((len(context), self.action_width), dtype=np.float32)
+        features = _with_intercept(self.context.piecewise_linear(context))
+        return (features @ self.centre_coefficients).astype(np.float32)
 
     def context_features(self, context: Table, encoding: str) -> npt.NDArray[np.float32]:
         """Return context inputs, shape (n, width)."""
@@ -75,7 +102,7 @@ class StructuralEncoder:
 
 @dataclass(frozen=True)
 class ActionEncoder:
-    """Action vectors (..., d) to network inputs (..., width)."""
+    """Centred action vectors (..., d) to network inputs (..., width)."""
 
     piecewise: PiecewiseLinearTensor | None
 
@@ -84,3 +111,7 @@ class ActionEncoder:
         if self.piecewise is None:
             return actions
         return torch.cat([actions, self.piecewise.encode(actions)], dim=-1)
+
+
+def _with_intercept(features: FloatArray) -> FloatArray:
+    return np.hstack([np.ones((len(features), 1)), features])

@@ -44,7 +44,7 @@ class LinearStructural:
     ) -> LinearStructuralModel:
         """Solve the weighted normal equations."""
         del seed, runtime
-        encoder = StructuralEncoder.learn(data, _UNUSED_BINS)
+        encoder = StructuralEncoder.learn(data, _UNUSED_BINS, centred=False)
         action = first_stage.law.mean().cpu().double().numpy()
         design = _design(encoder, data.context, action)
         root = np.sqrt(data.weight)[:, None]

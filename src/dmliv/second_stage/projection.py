@@ -2,8 +2,8 @@
 
 With nodes a_1..a_Q and weights w, the projection is ``sum_q w_q h(c, a_q)``. All rules are one formula: the
 unbiased estimate of ``(target - projection)^2`` plus ``variance_weight`` times the variance of h under the
-law. Weight 0 is the unbiased rule; weight 1 is the loss of a single draw, whose extra variance term flattens h
-wherever it bends in the action; ``1 / n_draws`` is the loss of the mean of several draws.
+law. Weight 0 is the unbiased rule; weight 1 is the loss of a single draw, whose extra variance term flattens
+h wherever it moves with the action; ``1 / n_draws`` is the loss of the mean of several draws.
 """
 
 from __future__ import annotations

@@ -26,11 +26,11 @@ def projected_outcome(model: StructuralModel, first_stage: FirstStage, exogenous
     """
     n_rows = len(exogenous)
     everything, nothing = np.arange(n_rows), np.empty(0, dtype=np.int64)
-    # Members past the folds only served the choice of settings.
-    n_members = first_stage.n_members
-    wanted = [everything if member < first_stage.n_folds else nothing for member in range(n_members)]
-    laws = first_stage.action_model.laws(exogenous, wanted)[: first_stage.n_folds]
-    return np.mean([_project(model, law, exogenous) for law in laws], axis=0)
+    folds = set(first_stage.fold_members)
+    wanted = [everything if member in folds else nothing for member in range(first_stage.n_members)]
+    all_laws = first_stage.action_model.laws(exogenous, wanted)
+    laws = [all_laws[member] for member in first_stage.fold_members]
+    return np.asarray(np.mean([_project(model, law, exogenous) for law in laws], axis=0))
 
 
 def _project(model: StructuralModel, law: ActionLaw, exogenous: Exogenous) -> FloatArray:
@@ -54,16 +54,18 @@ def nuisance_losses(data: TrainingData, first_stage: FirstStage) -> dict[str, fl
     if first_stage.outcome_model is not None:
         error = float(np.average((data.outcome - first_stage.target) ** 2, weights=data.weight))
         losses["outcome_mse"] = error * data.outcome_spec.scale**2
-        losses["outcome_r2"] = 1.0 - error / _variance(data.outcome, data.weight)
+        losses["outcome_r2"] = float(1.0 - error / _variance(data.outcome, data.weight))
     law = first_stage.law
     if isinstance(law, CategoricalLaw):
         codes: IntArray = data.action.astype(np.int64)
         probabilities = law.probabilities.cpu().double().numpy()
         own = np.maximum(probabilities[np.arange(len(codes)), codes], np.finfo(np.float64).tiny)
         losses["action_nll"] = float(np.average(-np.log(own), weights=data.weight))
-        losses["action_accuracy"] = float(np.average(probabilities.argmax(axis=1) == codes, weights=data.weight))
+        losses["action_accuracy"] = float(
+            np.average(probabilities.argmax(axis=1) == codes, weights=data.weight)
+        )
         return losses
-    action = data.action
+    action = data.action.astype(np.float64)
     errors = (action - law.mean().cpu().double().numpy()) ** 2
     mean_error = np.average(errors, axis=0, weights=data.weight)
     losses["action_mse"] = float(np.mean(mean_error * data.action_spec.scale**2))

@@ -1,0 +1,1 @@
+"""Figures and reports: they show what was fitted elsewhere."""

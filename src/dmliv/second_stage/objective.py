@@ -1,0 +1,168 @@
+"""The second stage's objective: what each network of a stack sees, and its projected loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dmliv.data import FloatArray, IntArray, TrainingData
+from dmliv.first_stage.crossfit import JudgedSplit
+from dmliv.first_stage.laws import ActionLaw, Nodes, assemble
+from dmliv.nets.stacked import StackedMLP
+from dmliv.second_stage.features import StructuralEncoder
+from dmliv.second_stage.projection import DrawRule
+
+# Network rows (members x rows x nodes) in one evaluation pass; keeps memory flat.
+_EVALUATION_ROWS = 1 << 17
+_JUDGING_POINTS = 3
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings of one network that are chosen by held-out loss."""
+
+    encoding: str
+    variance_weight: float
+
+    def __str__(self) -> str:
+        return f"{self.encoding}, variance weight {self.variance_weight:g}"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One network of a stack: its settings, the nuisances it is fitted to, and its rows."""
+
+    choice: Choice
+    split: JudgedSplit
+    fit_rows: IntArray
+
+
+class StructuralInputs:
+    """Inputs of members that may use different encodings."""
+
+    def __init__(
+        self, data: TrainingData, encoder: StructuralEncoder, encodings: Sequence[str], device: torch.device
+    ) -> None:
+        used = list(dict.fromkeys(encodings))
+        blocks = [encoder.context_features(data.context, name) for name in used]
+        context_width = max(block.shape[1] for block in blocks)
+        padded = [np.pad(block, ((0, 0), (0, context_width - block.shape[1]))) for block in blocks]
+        self._context = torch.from_numpy(np.concatenate(padded)).to(device)
+        self._centre = torch.from_numpy(encoder.centre(data.context)).to(device)
+        widest = max(used, key=encoder.action_features_width)
+        action_width = encoder.action_features_width(widest)
+        self._encode_action = encoder.action_encoder(widest, device)
+        shape = (len(encodings), 1)
+        offsets = [used.index(name) * len(data) for name in encodings]
+        self._offset = torch.tensor(offsets, device=device).view(shape)
+        # Members with a narrower action encoding see zeros in the features that are not theirs.
+        own = [encoder.action_features_width(name) for name in encodings]
+        mask = np.arange(action_width)[None, :] < np.array(own)[:, None]
+        self._mask = None
+        if not mask.all():
+            self._mask = torch.from_numpy(mask).to(device, torch.float32)[:, None, None, :]
+        self.width = context_width + action_width
+
+    def subset(self, members: list[int]) -> StructuralInputs:
+        """Return the inputs of some members; the data are shared."""
+        part = copy(self)
+        part._offset = self._offset[members]
+        part._mask = None if self._mask is None else self._mask[members]
+        return part
+
+    def at(self, rows: Tensor, actions: Tensor) -> Tensor:
+        """Return inputs (M, B * Q, width) for rows (M, B) and actions (M, B, Q, d)."""
+        context = self._context[rows + self._offset]
+        features = self._encode_action(actions - self._centre[rows].unsqueeze(2))
+        if self._mask is not None:
+            features = features * self._mask
+        wide = context.unsqueeze(2).expand(-1, -1, actions.shape[2], -1)
+        return torch.cat([wide, features], dim=-1).flatten(1, 2)
+
+
+class ProjectedLoss:
+    """Objective of the second stage: the draw rule's loss while training, the projected error when judged."""
+
+    def __init__(
+        self,
+        net: StackedMLP,
+        inputs: StructuralInputs,
+        members: Sequence[Member],
+        data: TrainingData,
+        draw_rule: DrawRule,
+        draws: torch.Generator,
+        twins: Sequence[int] | None,
+    ) -> None:
+        device = net.device
+        splits: list[JudgedSplit] = []
+        position = []
+        for member in members:
+            known = [index for index, split in enumerate(splits) if split is member.split]
+            if not known:
+                splits.append(member.split)
+            position.append(known[0] if known else len(splits) - 1)
+        n_rows = len(data)
+        self.net, self._inputs, self._rule, self._draws = net, inputs, draw_rule, draws
+        self._offset = torch.tensor(position, device=device).view(-1, 1) * n_rows
+        parts = [torch.arange(n_rows, device=device) + index * n_rows for index in range(len(splits))]
+        self._law: ActionLaw = (
+            splits[0].law
+            if len(splits) == 1
+            else assemble(n_rows * len(splits), parts, [split.law for split in splits])
+        )
+        targets = np.concatenate([split.target for split in splits]).astype(np.float32)
+        self._target = torch.from_numpy(targets).to(device)
+        self._outcome = torch.from_numpy(data.outcome.astype(np.float32)).to(device)
+        weights = [member.choice.variance_weight for member in members]
+        self._variance_weight = torch.tensor(weights, device=device).view(-1, 1)
+        # Twins look at the same rows, so they can share the draws of the first of them.
+        self._draw_members: Tensor | None = None
+        self._draws_of: Tensor | None = None
+        if twins is not None:
+            distinct = list(dict.fromkeys(twins))
+            self._draw_members = torch.tensor([list(twins).index(twin) for twin in distinct], device=device)
+            self._draws_of = torch.tensor([distinct.index(twin) for twin in twins], device=device)
+
+    def row_loss(self, rows: Tensor, *, training: bool) -> Tensor:
+        """Return one loss per member and row, shape (M, B)."""
+        law_rows = rows + self._offset
+        if not training:
+            return (self._target[law_rows] - self._projection(rows)).square()
+        nodes = self._training_nodes(law_rows)
+        values = self.net(self._inputs.at(rows, nodes.actions)).view(nodes.weights.shape)
+        return self._rule.loss(values, nodes, self._target[law_rows], self._law, self._variance_weight)
+
+    @torch.no_grad()
+    def judged_losses(self, rows: IntArray, members: Sequence[int]) -> FloatArray:
+        """Return (outcome - projection)^2 of some members on the same rows, shape (members, rows)."""
+        index = torch.from_numpy(rows).to(self.net.device).expand(len(members), -1)
+        projection = self._projection(index, list(members))
+        return (self._outcome[index] - projection).square().cpu().double().numpy()
+
+    def _training_nodes(self, law_rows: Tensor) -> Nodes:
+        if self._draw_members is None or self._draws_of is None:
+            return self._rule.draw(self._law, law_rows, self._draws)
+        nodes = self._rule.draw(self._law, law_rows[self._draw_members], self._draws)
+        return Nodes(nodes.actions[self._draws_of], nodes.weights[self._draws_of])
+
+    def _projection(self, rows: Tensor, members: list[int] | None = None) -> Tensor:
+        """Return projections of all or some members, for rows (members, B)."""
+        net, inputs, offset = self.net, self._inputs, self._offset
+        if members is not None:
+            net, inputs, offset = net.subset(members), inputs.subset(members), offset[members]
+        law_rows = rows + offset
+        n_nodes = self._law.nodes(law_rows[:, :1], _JUDGING_POINTS).weights.shape[-1]
+        step = max(1, _EVALUATION_ROWS // (rows.shape[0] * n_nodes))
+        parts = []
+        for part, law_part in zip(
+            torch.split(rows, step, dim=1), torch.split(law_rows, step, dim=1), strict=True
+        ):
+            nodes = self._law.nodes(law_part, _JUDGING_POINTS)
+            values = net(inputs.at(part, nodes.actions)).view(nodes.weights.shape)
+            parts.append((nodes.weights * values).sum(-1))
+        return torch.cat(parts, dim=1)

@@ -1,0 +1,263 @@
+"""Action laws: draws, nodes and means agree with each other and with the parameters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dmliv.errors import InputError
+from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, MixtureLaw, Nodes, ResidualLaw, assemble
+from dmliv.nets.heads import MixtureHead
+
+DRAWS = 200_000
+
+
+def mixture(dimension: int, n_rows: int = 3, n_components: int = 4, seed: int = 0) -> MixtureLaw:
+    head = MixtureHead(n_components, dimension)
+    raw = torch.from_numpy(np.random.default_rng(seed).standard_normal((n_rows, head.width)).astype(np.float32))
+    return MixtureLaw.from_parameters(head.parameters(raw))
+
+
+def categorical(seed: int = 0) -> CategoricalLaw:
+    return CategoricalLaw(torch.from_numpy(np.random.default_rng(seed).dirichlet(np.ones(4), 3)).float())
+
+
+def residual(dimension: int = 1, n_rows: int = 3, size: int = 200, seed: int = 0) -> ResidualLaw:
+    rng = np.random.default_rng(seed)
+    return ResidualLaw(
+        torch.from_numpy(rng.standard_normal((n_rows, dimension))).float(),
+        torch.from_numpy(rng.gamma(2.0, size=(2, size, dimension))).float(),
+        torch.from_numpy(np.arange(n_rows) % 2),
+    )
+
+
+LAWS = {
+    "mixture of one column": mixture(1),
+    "mixture of two columns": mixture(2),
+    "categorical": categorical(),
+    "residual of one column": residual(1),
+    "residual of two columns": residual(2),
+}
+laws = pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
+
+
+def moments(nodes: Nodes) -> tuple[Tensor, Tensor]:
+    """Return means (n, d) and second moments (n, d, d)."""
+    actions, weights = nodes.actions.double(), nodes.weights.double()
+    mean = (weights.unsqueeze(-1) * actions).sum(-2)
+    second = torch.einsum("...q,...qi,...qj->...ij", weights, actions, actions)
+    return mean, second
+
+
+def mixture_moments(law: MixtureLaw) -> tuple[Tensor, Tensor]:
+    weights, means, factors = law.weights.double(), law.means.double(), law.factors.double()
+    second = factors @ factors.transpose(-1, -2) + means.unsqueeze(-1) * means.unsqueeze(-2)
+    return (weights.unsqueeze(-1) * means).sum(1), (weights[..., None, None] * second).sum(1)
+
+
+class TestEveryLaw:
+    @laws
+    def test_mean_of_draws(self, law: ActionLaw) -> None:
+        nodes = law.sample(torch.arange(law.n_rows), DRAWS, torch.Generator().manual_seed(0))
+        mean, second = moments(nodes)
+        spread = (torch.diagonal(second, dim1=-2, dim2=-1) - mean.square()).clamp_min(0).sqrt()
+        assert float(((mean - law.mean().double()).abs() / (spread / DRAWS**0.5 + 1e-7)).max()) < 5.0
+
+    @laws
+    def test_mean_of_nodes(self, law: ActionLaw) -> None:
+        mean, _ = moments(law.nodes(torch.arange(law.n_rows), 5))
+        torch.testing.assert_close(mean, law.mean().double(), rtol=1e-5, atol=1e-5)
+
+    @laws
+    def test_weights_sum_to_one(self, law: ActionLaw) -> None:
+        rows = torch.arange(law.n_rows)
+        for nodes in (law.nodes(rows, 4), law.sample(rows, 7, torch.Generator().manual_seed(0))):
+            assert bool((nodes.weights >= 0).all())
+            torch.testing.assert_close(nodes.weights.sum(-1), torch.ones(law.n_rows))
+
+    @laws
+    def test_rows_of_any_shape(self, law: ActionLaw) -> None:
+        rows = torch.tensor([[2, 0, 1, 1], [0, 0, 2, 2]])
+        dimension = law.mean().shape[1]
+        drawn = law.sample(rows, 6, torch.Generator().manual_seed(0))
+        assert drawn.actions.shape == (2, 4, 6, dimension)
+        assert drawn.weights.shape == (2, 4, 6)
+        nodes, flat = law.nodes(rows, 3), law.nodes(torch.arange(3), 3)
+        assert nodes.actions.shape == (*nodes.weights.shape, dimension)
+        torch.testing.assert_close(nodes.actions, flat.actions[rows], rtol=0, atol=0)
+        torch.testing.assert_close(nodes.weights, flat.weights[rows], rtol=0, atol=0)
+
+    @laws
+    def test_draws_follow_the_generator(self, law: ActionLaw) -> None:
+        rows = torch.zeros(50, dtype=torch.long)
+        one, same, other = (
+            law.sample(rows, 2, torch.Generator().manual_seed(seed)).actions for seed in (1, 1, 2)
+        )
+        assert torch.equal(one, same)
+        assert not torch.equal(one, other)
+
+    @laws
+    def test_draws_of_a_row_are_independent(self, law: ActionLaw) -> None:
+        rows = torch.zeros(40_000, dtype=torch.long)
+        first, second = law.sample(rows, 2, torch.Generator().manual_seed(3)).actions.unbind(-2)
+        # Five standard errors of a correlation.
+        assert abs(np.corrcoef(first[:, 0], second[:, 0])[0, 1]) < 5 / np.sqrt(len(rows))
+
+
+class TestMixtureLaw:
+    @pytest.mark.parametrize("dimension", [1, 2])
+    def test_second_moments_of_draws_and_nodes(self, dimension: int) -> None:
+        law = mixture(dimension)
+        mean, second = mixture_moments(law)
+        torch.testing.assert_close(law.mean().double(), mean, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(moments(law.nodes(torch.arange(3), 2))[1], second, rtol=1e-4, atol=1e-4)
+        drawn = law.sample(torch.arange(3), DRAWS, torch.Generator().manual_seed(0))
+        torch.testing.assert_close(moments(drawn)[1], second, rtol=0.03, atol=0.03)
+
+    @pytest.mark.parametrize("n_points", [1, 2, 3, 5])
+    def test_quadrature_is_exact_for_polynomials(self, n_points: int) -> None:
+        """Gauss-Hermite with n points integrates every polynomial of degree below 2 n."""
+        law = mixture(1, n_rows=5)
+        nodes = law.nodes(torch.arange(5), n_points)
+        weights, means = law.weights.double().numpy(), law.means.double().numpy()[..., 0]
+        scales = law.factors.double().numpy()[..., 0, 0]
+        # Raw moments of a Gaussian by the recursion m_k = mu m_(k-1) + (k - 1) sigma^2 m_(k-2).
+        gaussian = [np.ones_like(means), means]
+        for degree in range(2, 2 * n_points):
+            gaussian.append(means * gaussian[-1] + (degree - 1) * scales**2 * gaussian[-2])
+        for degree in range(2 * n_points):
+            expected = (weights * gaussian[degree]).sum(axis=1)
+            actions = nodes.actions.double()[..., 0].numpy()
+            got = (nodes.weights.double().numpy() * actions**degree).sum(axis=1)
+            tolerance = 1e-5 * (weights * np.abs(means) ** degree + scales**degree).sum(axis=1).max() + 1e-5
+            np.testing.assert_allclose(got, expected, rtol=1e-4, atol=tolerance)
+
+    def test_quadrature_in_two_columns_is_exact_for_mixed_moments(self) -> None:
+        law = mixture(2, n_rows=4)
+        nodes = law.nodes(torch.arange(4), 3)
+        assert nodes.weights.shape == (4, 4 * 9)
+        weights, means = law.weights.double(), law.means.double()
+        covariance = law.factors.double() @ law.factors.double().transpose(-1, -2)
+        first, second = means.unbind(-1)
+        # E[x^2 y] of a Gaussian.
+        component = (first**2 + covariance[..., 0, 0]) * second + 2 * first * covariance[..., 0, 1]
+        x, y = nodes.actions.double().unbind(-1)
+        got = (nodes.weights.double() * x**2 * y).sum(-1)
+        torch.testing.assert_close(got, (weights * component).sum(-1), rtol=1e-4, atol=1e-3)
+
+    def test_components_are_drawn_by_weight(self) -> None:
+        law = MixtureLaw(
+            torch.tensor([[0.1, 0.7, 0.2]]),
+            torch.tensor([[[-100.0], [0.0], [100.0]]]),
+            torch.full((1, 3, 1, 1), 0.01),
+        )
+        actions = law.sample(torch.zeros(1, dtype=torch.long), DRAWS, torch.Generator().manual_seed(0)).actions
+        for value, share in ((-100, 0.1), (0, 0.7), (100, 0.2)):
+            assert float(((actions - value).abs() < 1).float().mean()) == pytest.approx(share, abs=0.005)
+
+    def test_too_many_nodes(self) -> None:
+        with pytest.raises(InputError, match=r"9 points in each of 3 action columns.*DrawRule\('mean'\)"):
+            mixture(3).nodes(torch.arange(3), 9)
+        assert mixture(3).nodes(torch.arange(3), 8).weights.shape == (3, 4 * 512)
+
+    def test_is_not_finite(self) -> None:
+        assert not mixture(1).is_finite
+        assert not residual().is_finite
+
+
+class TestCategoricalLaw:
+    law = categorical()
+
+    def test_nodes_are_all_classes_with_their_probability(self) -> None:
+        nodes = self.law.nodes(torch.arange(3), 1)
+        assert self.law.is_finite
+        assert torch.equal(nodes.weights, self.law.probabilities)
+        assert torch.equal(nodes.actions, torch.eye(4).expand(3, 4, 4))
+
+    def test_draws_are_one_hot(self) -> None:
+        actions = self.law.sample(torch.arange(3), 500, torch.Generator().manual_seed(0)).actions
+        assert torch.equal(actions.sum(-1), torch.ones(3, 500))
+        assert set(actions.unique().tolist()) == {0.0, 1.0}
+
+    def test_classes_of_probability_zero_are_never_drawn(self) -> None:
+        law = CategoricalLaw(torch.tensor([[0.0, 1.0, 0.0]]))
+        actions = law.sample(torch.zeros(1, dtype=torch.long), 20_000, torch.Generator().manual_seed(0)).actions
+        assert torch.equal(actions.mean(dim=(0, 1)), torch.tensor([0.0, 1.0, 0.0]))
+
+
+class TestResidualLaw:
+    def test_draws_come_from_the_pool_of_the_row(self) -> None:
+        law = residual(size=50)
+        drawn = law.sample(torch.arange(3), 2000, torch.Generator().manual_seed(0)).actions[..., 0]
+        for row in range(3):
+            pool = law.residuals[row % 2, :, 0] + law.location[row]
+            assert set(np.round(drawn[row].tolist(), 4)) == set(np.round(pool.tolist(), 4))
+
+    def test_columns_are_drawn_together(self) -> None:
+        """A residual is a row: columns that hang together stay together."""
+        rng = np.random.default_rng(0)
+        first = rng.standard_normal((1, 300, 1)).astype(np.float32)
+        law = ResidualLaw(
+            torch.zeros(1, 2), torch.from_numpy(np.concatenate([first, 2 * first], -1)), torch.zeros(1).long()
+        )
+        rows = torch.zeros(1, dtype=torch.long)
+        for nodes in (law.sample(rows, 100, torch.Generator().manual_seed(0)), law.nodes(rows, 3)):
+            offset = nodes.actions[..., 1] - 2 * nodes.actions[..., 0]
+            assert float(offset.max() - offset.min()) < 1e-5
+
+    @pytest.mark.parametrize("n_points", [3, 5])
+    @pytest.mark.parametrize("seed", [0, 1, 2])
+    def test_nodes_have_about_the_spread_of_the_pool(self, n_points: int, seed: int) -> None:
+        """A thinned pool whose outermost residuals weigh as much as the others would be far too wide."""
+        law = residual(size=2000, seed=seed)
+        mean, second = moments(law.nodes(torch.arange(3), n_points))
+        variance = (second[:, 0, 0] - mean[:, 0] ** 2).numpy()
+        pool_variance = law.residuals[law.pool, :, 0].double().var(dim=1).numpy()
+        np.testing.assert_allclose(variance, pool_variance, rtol=0.15)
+
+    def test_a_small_pool_is_used_whole(self) -> None:
+        law = residual(size=6)
+        nodes = law.nodes(torch.arange(3), 5)
+        assert nodes.weights.shape == (3, 6)
+        expected = (law.location[0] + law.residuals[0]).sort(dim=0).values
+        torch.testing.assert_close(nodes.actions[0].sort(dim=0).values, expected, rtol=1e-5, atol=1e-5)
+
+
+class TestAssemble:
+    row_sets = (torch.tensor([3, 0]), torch.tensor([4, 1, 2]))
+
+    def test_mixture_rows_go_where_they_belong(self) -> None:
+        parts = [mixture(2, n_rows=2, seed=1), mixture(2, n_rows=3, seed=2)]
+        law = assemble(5, self.row_sets, parts)
+        assert isinstance(law, MixtureLaw)
+        for rows, part in zip(self.row_sets, parts, strict=True):
+            for name in ("weights", "means", "factors"):
+                assert torch.equal(getattr(law, name)[rows], getattr(part, name))
+
+    def test_categorical_rows_go_where_they_belong(self) -> None:
+        whole = torch.from_numpy(np.random.default_rng(0).dirichlet(np.ones(3), 5)).float()
+        law = assemble(5, self.row_sets, [CategoricalLaw(whole[rows]) for rows in self.row_sets])
+        assert torch.equal(law.mean(), whole)
+
+    def test_residual_rows_keep_their_pool(self) -> None:
+        parts = [residual(n_rows=2, size=40, seed=1), residual(n_rows=3, size=40, seed=2)]
+        law = assemble(5, self.row_sets, parts)
+        assert isinstance(law, ResidualLaw)
+        assert law.residuals.shape == (4, 40, 1)
+        for rows, part in zip(self.row_sets, parts, strict=True):
+            assert torch.equal(law.location[rows], part.location)
+            assert torch.equal(law.residuals[law.pool[rows]], part.residuals[part.pool])
+            torch.testing.assert_close(law.mean()[rows], part.mean())
+
+    def test_pools_of_different_size_keep_their_mean(self) -> None:
+        """Folds differ by a row, and so do their pools; the mean of a row's law may not move for that."""
+        parts = [residual(n_rows=2, size=40, seed=1), residual(n_rows=3, size=41, seed=2)]
+        law = assemble(5, self.row_sets, parts)
+        for rows, part in zip(self.row_sets, parts, strict=True):
+            torch.testing.assert_close(law.mean()[rows], part.mean(), rtol=1e-5, atol=1e-5)
+
+    def test_missing_rows(self) -> None:
+        with pytest.raises(ValueError, match="cover 6 rows, got 5"):
+            assemble(6, self.row_sets, [mixture(1, n_rows=2), mixture(1, n_rows=3)])
