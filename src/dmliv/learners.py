@@ -98,8 +98,7 @@ def paper_neural(data_set: Literal["demand", "real"] = "demand") -> Learners:
     """Return the networks, budgets and single draw of the paper, as in its released code.
 
     Three ReLU layers 128-64-32 with dropout after the first two, AdamW at a constant rate, hundreds of
-    epochs, standardised inputs, one draw per row and step, one network for h. (The released code feeds raw
-    numbers; columns are standardised here, as everywhere in this package.) Expect minutes, not seconds.
+    epochs, raw columns as inputs, one draw per row and step, one network for h. Expect minutes, not seconds.
 
     Parameters
     ----------
@@ -115,6 +114,7 @@ def paper_neural(data_set: Literal["demand", "real"] = "demand") -> Learners:
             learning_rate=2e-4,
             weight_decay=1e-3,
             schedule="constant",
+            encodings=("raw",),
         )
         n_components, structural = 10, replace(shared, dropout=0.0)
     elif data_set == "real":
@@ -126,6 +126,7 @@ def paper_neural(data_set: Literal["demand", "real"] = "demand") -> Learners:
             learning_rate=5e-4,
             weight_decay=1e-4,
             schedule="constant",
+            encodings=("raw",),
         )
         n_components, structural = 5, shared
     else:

@@ -241,6 +241,11 @@ class TableSchema:
         """The categorical columns in canonical order."""
         return tuple(column for column in self.columns if column.kind == "categorical")
 
+    @property
+    def n_levels(self) -> tuple[int, ...]:
+        """Number of levels of each categorical column."""
+        return tuple(len(column.levels) for column in self.categorical)
+
     def pairs(self, table: Table) -> Iterator[tuple[Column, FloatArray | IntArray]]:
         """Yield every column with its values in the table, shape (n,)."""
         yield from zip(self.numeric, table.numeric.T, strict=True)
@@ -277,35 +282,6 @@ class TableSchema:
         if n_rows is None:
             raise InputError(f"Expected a number of rows for {argument}=None, got none; pass n_rows.")
         return Table(np.empty((n_rows, 0)), np.empty((n_rows, 0), dtype=np.int64))
-
-
-@dataclass(frozen=True)
-class OutcomeSpec:
-    """Location and scale of the outcome; the scale of a constant outcome is one."""
-
-    mean: float
-    scale: float
-
-    @classmethod
-    def learn(cls, values: FloatArray, weight: FloatArray | None = None) -> OutcomeSpec:
-        """Learn from outcomes of shape (n,), weighted by `weight` of the same shape."""
-        mean, scale = moments(values, weight)
-        used = values if weight is None else values[weight > 0]
-        return cls(float(mean), 1.0 if np.all(used == used[0]) else float(scale))
-
-    def to_model(self, values: FloatArray) -> FloatArray:
-        """Standardise outcomes of any shape."""
-        return (values - self.mean) / self.scale
-
-    def to_user(self, values: FloatArray) -> FloatArray:
-        """Return standardised outcomes of any shape in the user's units."""
-        return values * self.scale + self.mean
-
-
-def moments(values: FloatArray, weight: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
-    """Return mean and standard deviation (ddof 0) over the first axis, weighted by `weight` of shape (n,)."""
-    mean = np.average(values, axis=0, weights=weight)
-    return mean, np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weight))
 
 
 def _as_array(values: object, role: str) -> npt.NDArray[Any]:

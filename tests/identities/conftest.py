@@ -14,7 +14,12 @@ from dmliv.second_stage.linear import LinearStructural
 from dmliv.second_stage.network import NeuralStructural
 
 _TINY = NetworkSettings(
-    hidden=(16,), epochs=3, batch_size=50, dropout=0.1, learning_rate=5e-3, encodings=("standardised", "piecewise")
+    hidden=(16,),
+    epochs=3,
+    batch_size=50,
+    dropout=0.1,
+    learning_rate=5e-3,
+    encodings=("standardised", "piecewise"),
 )
 
 

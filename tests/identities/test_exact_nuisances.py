@@ -1,7 +1,7 @@
 """The second stage alone: with the exact first stage of ticket demand its limits are known in closed form.
 
-With exact nuisances the unbiased loss is minimised by h0. A loss with an extra ``w`` times the variance of h is
-minimised by h0 at a price that is shrunk towards its mean m(t) in the context,
+With exact nuisances the unbiased loss is minimised by h0. A loss with an extra ``w`` times the variance of h
+is minimised by h0 at a price that is shrunk towards its mean m(t) in the context,
 
     h_w(c, p) = h0(c, m(t) + k(t) (p - m(t))),   k(t) = rho^2 psi(t)^2 / (rho^2 psi(t)^2 + w),
 
@@ -56,11 +56,11 @@ def test_floors_of_the_biased_rules(strength: float, weight: float, floors: dict
 
 
 class TestClosedForm:
-    """Least squares in a space of functions that holds both h0 and its limits, solved with the rule's own loss.
+    """Least squares in a space of functions that holds h0 and its limits, solved with the rule's own loss.
 
-    Times and types lie on a grid and the instrument on Gauss-Hermite nodes with their weights, so that sums over
-    rows are population means, and all that separates the solution from the limit is rounding: nodes are in single
-    precision, hence the tolerance.
+    Times and types lie on a grid and the instrument on Gauss-Hermite nodes with their weights, so that sums
+    over rows are population means, and all that separates the solution from the limit is rounding: nodes are
+    in single precision, hence the tolerance.
     """
 
     @staticmethod
@@ -83,13 +83,17 @@ class TestClosedForm:
         ).unsqueeze(1)
         return torch.cat([context, with_price * centred], dim=-1)
 
-    def solve(self, rule: DrawRule, strength: float, variance_weight: float, feature_weight: float) -> np.ndarray:
+    def solve(
+        self, rule: DrawRule, strength: float, variance_weight: float, feature_weight: float
+    ) -> np.ndarray:
         """Return the minimiser of the rule's loss, evaluated on the test grid."""
         problem = TicketDemand(instrument_strength=strength, customer_type="scalar")
         points, point_weights = np.polynomial.hermite_e.hermegauss(5)
         time, kind, which = (
             axis.ravel()
-            for axis in np.meshgrid(np.linspace(0.0, 10.0, 101), np.arange(1.0, 8.0), np.arange(5), indexing="ij")
+            for axis in np.meshgrid(
+                np.linspace(0.0, 10.0, 101), np.arange(1.0, 8.0), np.arange(5), indexing="ij"
+            )
         )
         X, Z = np.column_stack([time, kind]), points[which]
         row_weight = torch.from_numpy(point_weights[which] / point_weights.sum())
@@ -97,7 +101,9 @@ class TestClosedForm:
         mean, sd = problem.exact_action_law(X, Z)
         n = len(X)
         law = MixtureLaw(
-            torch.ones(n, 1), torch.from_numpy(mean).float().view(n, 1, 1), torch.full((n, 1, 1, 1), float(sd))
+            torch.ones(n, 1),
+            torch.from_numpy(mean).float().view(n, 1, 1),
+            torch.full((n, 1, 1, 1), float(sd)),
         )
         nodes = rule.draw(law, torch.arange(n), torch.Generator())
         nodes = Nodes(nodes.actions.double(), nodes.weights.double())

@@ -1,4 +1,4 @@
-"""The same question gives the same numbers; seeds, jobs, frames and the order of columns are no part of it."""
+"""The same question gives the same numbers, whatever the jobs, the frames and the order of columns."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class TestSeeds:
         assert not np.array_equal(first, second)
 
     def test_a_random_state_moves_on(self, frame: pd.DataFrame, tiny_learners: Learners) -> None:
-        """As in scikit-learn: a generator gives other numbers at every fit, and the same ones from the same start."""
+        """A generator gives other numbers at every fit, and the same ones from the same start."""
         runs = []
         for _ in range(2):
             estimator = CEDMLIV(tiny_learners, random_state=np.random.RandomState(0))
@@ -172,7 +172,9 @@ class TestFrames:
         )
         assert_same(answers(turned, frame), plain)
 
-    def test_order_of_action_columns_at_prediction(self, frame: pd.DataFrame, tiny_learners: Learners) -> None:
+    def test_order_of_action_columns_at_prediction(
+        self, frame: pd.DataFrame, tiny_learners: Learners
+    ) -> None:
         estimator = fit(CEDMLIV(tiny_learners, random_state=3), frame, ACTIONS)
         one, other = (estimator.predict(frame[names], frame[CONTEXTS]) for names in (ACTIONS, ACTIONS[::-1]))
         np.testing.assert_array_equal(one, other)

@@ -5,32 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from dmliv.data import TableSchema
 from dmliv.errors import InputError
-from dmliv.first_stage.base import Exogenous
+from dmliv.first_stage.base import Exogenous, FloatArray
 from dmliv.nets.encoding import TableEncoder, products
 
-Float32Array = npt.NDArray[np.float32]
-
 #: Encodings a first-stage network can choose from.
-EXOGENOUS_ENCODINGS = ("standardised", "piecewise", "piecewise_context", "products")
-
-
-def n_levels(schema: TableSchema) -> tuple[int, ...]:
-    """Return the number of levels of each categorical column."""
-    return tuple(len(column.levels) for column in schema.categorical)
+EXOGENOUS_ENCODINGS = ("raw", "standardised", "piecewise", "piecewise_context", "products")
 
 
 @dataclass(frozen=True)
 class ExogenousEncoder:
     """Encodes context and instrument together.
 
-    The encodings are ``"standardised"`` (numeric columns centred and scaled, one-hot categories),
-    ``"piecewise"`` (numeric columns piecewise linear on quantile bins), ``"piecewise_context"`` (the same for
-    the context, with a standardised instrument) and ``"products"`` (standardised, plus every product of an
-    instrument level or column with a context column).
+    The encodings are ``"raw"`` (numeric columns as they are, one-hot categories), ``"standardised"`` (numeric
+    columns centred and scaled), ``"piecewise"`` (numeric columns piecewise linear on quantile bins),
+    ``"piecewise_context"`` (the same for the context, with a standardised instrument) and ``"products"``
+    (standardised, plus every product of an instrument level or column with a context column).
     """
 
     context: TableEncoder
@@ -46,14 +38,16 @@ class ExogenousEncoder:
     ) -> ExogenousEncoder:
         """Learn all encodings from training rows; outcomes and actions are not looked at."""
         return cls(
-            TableEncoder.learn(exogenous.context, n_levels(context_schema), n_bins),
-            TableEncoder.learn(exogenous.instrument, n_levels(instrument_schema), n_bins),
+            TableEncoder.learn(exogenous.context, context_schema.n_levels, n_bins),
+            TableEncoder.learn(exogenous.instrument, instrument_schema.n_levels, n_bins),
         )
 
-    def encode(self, exogenous: Exogenous, encoding: str) -> Float32Array:
-        """Return network inputs, shape (n, width)."""
+    def encode(self, exogenous: Exogenous, encoding: str) -> FloatArray:
+        """Return inputs of a model, shape (n, width)."""
         context, instrument = exogenous.context, exogenous.instrument
-        if encoding == "standardised":
+        if encoding == "raw":
+            blocks = [self.context.raw(context), self.instrument.raw(instrument)]
+        elif encoding == "standardised":
             blocks = [self.context.standardised(context), self.instrument.standardised(instrument)]
         elif encoding == "piecewise":
             blocks = [self.context.piecewise_linear(context), self.instrument.piecewise_linear(instrument)]
@@ -65,4 +59,4 @@ class ExogenousEncoder:
             blocks = [plain, levels, products(levels, plain)]
         else:
             raise InputError(f"Expected first-stage encodings among {EXOGENOUS_ENCODINGS}, got {encoding!r}.")
-        return np.hstack(blocks).astype(np.float32)
+        return np.hstack(blocks)

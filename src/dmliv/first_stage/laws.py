@@ -20,6 +20,7 @@ from dmliv.nets.heads import MixtureParameters
 
 # Gauss-Hermite grids grow as points ** dimension; past this many nodes per component draws are cheaper.
 _MOST_NODES_PER_COMPONENT = 512
+_EVALUATION_DRAWS = 64
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,11 @@ class ActionLaw(Protocol):
         """Return the mean action, shape (n_rows, d)."""
         ...
 
+    @property
+    def width(self) -> int:
+        """Width d of an action vector."""
+        ...
+
 
 @dataclass(frozen=True)
 class MixtureLaw:
@@ -87,6 +93,11 @@ class MixtureLaw:
     def n_rows(self) -> int:
         """Number of rows."""
         return self.weights.shape[0]
+
+    @property
+    def width(self) -> int:
+        """Width d of an action vector."""
+        return self.means.shape[-1]
 
     @property
     def is_finite(self) -> bool:
@@ -156,6 +167,11 @@ class CategoricalLaw:
         return self.probabilities.shape[0]
 
     @property
+    def width(self) -> int:
+        """Width d of an action vector."""
+        return self.probabilities.shape[-1]
+
+    @property
     def is_finite(self) -> bool:
         """Whether the law has finitely many actions."""
         return True
@@ -206,6 +222,11 @@ class ResidualLaw:
         return self.location.shape[0]
 
     @property
+    def width(self) -> int:
+        """Width d of an action vector."""
+        return self.location.shape[-1]
+
+    @property
     def is_finite(self) -> bool:
         """Whether the law has few enough actions to sum over all of them."""
         return False
@@ -221,8 +242,11 @@ class ResidualLaw:
     def nodes(self, rows: Tensor, n_points: int) -> Nodes:
         """Add evenly spaced order statistics of the pool (ordered by the first column), 8 per point."""
         wanted = min(8 * n_points, self.residuals.shape[1])
-        spaced = torch.linspace(0, self.residuals.shape[1] - 1, wanted, device=self.location.device)
-        order = self.residuals[..., 0].argsort(dim=1)[:, spaced.round().long()]
+        # The middle of each of ``wanted`` equal slices: including the extremes would overstate the spread.
+        middles = (torch.arange(wanted, device=self.location.device) + 0.5) * (
+            self.residuals.shape[1] / wanted
+        )
+        order = self.residuals[..., 0].argsort(dim=1)[:, middles.long()]
         chosen = self.residuals.gather(1, order.unsqueeze(-1).expand(-1, -1, self.residuals.shape[-1]))
         # The thinned pool keeps the mean of the whole one, so that the law's mean stays exact.
         chosen = chosen - chosen.mean(1, keepdim=True) + self.residuals.mean(1, keepdim=True)
@@ -232,6 +256,14 @@ class ResidualLaw:
     def mean(self) -> Tensor:
         """Return the mean action, shape (n_rows, d)."""
         return self.location + self.residuals.mean(1)[self.pool]
+
+
+def evaluation_nodes(law: ActionLaw, rows: Tensor, n_points: int) -> Nodes:
+    """Return nodes to evaluate h with: quadrature, or many draws of a fixed seed for wide actions."""
+    if law.is_finite or n_points**law.width <= _MOST_NODES_PER_COMPONENT:
+        return law.nodes(rows, n_points)
+    generator = torch.Generator(device=rows.device).manual_seed(0)
+    return law.sample(rows, _EVALUATION_DRAWS, generator)
 
 
 def assemble(n_rows: int, row_sets: Sequence[Tensor], laws: Sequence[ActionLaw]) -> ActionLaw:
@@ -260,6 +292,12 @@ def assemble(n_rows: int, row_sets: Sequence[Tensor], laws: Sequence[ActionLaw])
     starts = [sum(sizes[:index]) for index in range(len(sizes))]
     return ResidualLaw(
         fill([law.location for law in residual]),
-        torch.cat([law.residuals[:, :smallest] for law in residual]),
+        torch.cat([_shortened(law.residuals, smallest) for law in residual]),
         fill([law.pool + start for law, start in zip(residual, starts, strict=True)]),
     )
+
+
+def _shortened(residuals: Tensor, length: int) -> Tensor:
+    """Return the first residuals of each pool (n_pools, J, d), moved so that the pool keeps its mean."""
+    part = residuals[:, :length]
+    return part - part.mean(1, keepdim=True) + residuals.mean(1, keepdim=True)

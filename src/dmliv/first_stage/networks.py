@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dmliv.data import TrainingData
 from dmliv.first_stage.base import Exogenous, FloatArray, IntArray, Runtime
-from dmliv.first_stage.choice import ChosenInputs, Trial, choose_inputs
+from dmliv.first_stage.choice import ChosenInputs, Trial, choose_inputs, has_choice
 from dmliv.first_stage.features import ExogenousEncoder
 from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, MixtureLaw
 from dmliv.nets.heads import ClassHead, Head, MeanHead, MixtureHead
@@ -111,36 +111,61 @@ class NeuralActionModel:
 
 
 @dataclass(frozen=True)
-class FittedStack:
-    """M trained networks on the exogenous input, each with the encoding chosen for it.
+class FittedSide:
+    """Networks that were trained as one stack, with the inputs chosen for them.
 
     Attributes
     ----------
+    members : tuple of int
+        Their positions among all members.
     net : StackedMLP
-    encoder : ExogenousEncoder
-    inputs : tuple of ChosenInputs, length M
+    inputs : ChosenInputs
     record : TrainingRecord
     """
 
+    members: tuple[int, ...]
     net: StackedMLP
-    encoder: ExogenousEncoder
-    inputs: tuple[ChosenInputs, ...]
+    inputs: ChosenInputs
     record: TrainingRecord
+
+
+@dataclass(frozen=True)
+class FittedStack:
+    """M trained networks on the exogenous input.
+
+    Attributes
+    ----------
+    encoder : ExogenousEncoder
+    sides : tuple of FittedSide
+        Together they hold every member once.
+    """
+
+    encoder: ExogenousEncoder
+    sides: tuple[FittedSide, ...]
 
     @torch.no_grad()
     def outputs(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[Tensor]:
         """Return the raw outputs of member m for its rows, shape (rows, width)."""
-        views = _EncodedViews.of(
-            self.encoder, exogenous, [member.encoding for member in self.inputs], self.net.device
-        )
-        return member_outputs(self.net, views.inputs, views.shift(row_sets))
+        results: dict[int, Tensor] = {}
+        for side in self.sides:
+            inputs = torch.from_numpy(self.encoder.encode(exogenous, side.inputs.encoding).astype(np.float32))
+            parts = member_outputs(
+                side.net, inputs.to(side.net.device), [row_sets[member] for member in side.members]
+            )
+            results.update(zip(side.members, parts, strict=True))
+        return [results[member] for member in range(len(row_sets))]
 
     def describe(self) -> dict[str, object]:
-        """Return the chosen encodings and the loss curve in plain values."""
+        """Return the choices and the loss curve in plain values."""
+        by_member = {member: side for side in self.sides for member in side.members}
+        order = [by_member[member] for member in sorted(by_member)]
+        # With early stopping sides may differ in length; the curve ends with the shorter one.
+        epochs = min(len(side.record.train_loss) for side in self.sides)
+        losses = np.hstack([side.record.train_loss[:epochs] for side in self.sides])
         return {
-            "encodings": [member.encoding for member in self.inputs],
-            "rate_factors": [member.rate_factor for member in self.inputs],
-            "train_loss": self.record.train_loss.mean(axis=1).tolist(),
+            "encodings": [side.inputs.encoding for side in order],
+            "rate_factors": [side.inputs.rate_factor for side in order],
+            "train_loss": losses.mean(axis=1).tolist(),
         }
 
 
@@ -166,7 +191,7 @@ class _EncodedViews:
         cls, encoder: ExogenousEncoder, exogenous: Exogenous, encodings: Sequence[str], device: torch.device
     ) -> _EncodedViews:
         used = list(dict.fromkeys(encodings))
-        blocks = [encoder.encode(exogenous, name) for name in used]
+        blocks = [encoder.encode(exogenous, name).astype(np.float32) for name in used]
         width = max(block.shape[1] for block in blocks)
         padded = [np.pad(block, ((0, 0), (0, width - block.shape[1]))) for block in blocks]
         inputs = torch.from_numpy(np.concatenate(padded)).to(device)
@@ -190,6 +215,84 @@ class _Supervised:
         return self.head.row_loss(self.net(self.inputs[rows]), self.target[rows])
 
 
+@dataclass(frozen=True)
+class _StackFitter:
+    """Trains stacks of one nuisance: everything that does not change from stack to stack."""
+
+    data: TrainingData
+    target: npt.NDArray[np.float32]
+    head: Head
+    settings: NetworkSettings
+    encoder: ExogenousEncoder
+    label: str
+    runtime: Runtime
+
+    def fit_side(
+        self, members: Sequence[int], row_sets: Sequence[IntArray], generator: np.random.Generator
+    ) -> FittedSide:
+        """Choose inputs from the rows all members share, then train the members as one stack."""
+        shared = row_sets[0]
+        for rows in row_sets[1:]:
+            shared = np.intersect1d(shared, rows, assume_unique=True)
+
+        def judge(trials: Sequence[Trial], what: str) -> FloatArray:
+            _, record = self._train(
+                [trial.inputs for trial in trials],
+                [trial.fit_rows for trial in trials],
+                [trial.heldout_rows for trial in trials],
+                f"{self.label}: choice of {what}",
+                generator,
+                twins=[trial.split for trial in trials],
+            )
+            return record.final_heldout
+
+        inputs = choose_inputs(shared, self.settings, generator, judge)
+        fit_sets, heldout_sets = list(row_sets), None
+        if self.settings.patience is not None:
+            parts = [_split(rows, self.settings.validation_fraction, generator) for rows in row_sets]
+            fit_sets, heldout_sets = [part[0] for part in parts], [part[1] for part in parts]
+        net, record = self._train([inputs] * len(members), fit_sets, heldout_sets, self.label, generator)
+        return FittedSide(tuple(members), net, inputs, record)
+
+    def _train(
+        self,
+        inputs: Sequence[ChosenInputs],
+        fit_sets: Sequence[IntArray],
+        heldout_sets: Sequence[IntArray] | None,
+        label: str,
+        generator: np.random.Generator,
+        twins: Sequence[int] | None = None,
+    ) -> tuple[StackedMLP, TrainingRecord]:
+        device = self.runtime.device
+        exogenous = Exogenous(self.data.context, self.data.instrument)
+        views = _EncodedViews.of(self.encoder, exogenous, [member.encoding for member in inputs], device)
+        copies = views.inputs.shape[0] // len(exogenous)
+        target = np.tile(self.target, (copies,) + (1,) * (self.target.ndim - 1))
+        n_rows = max(len(rows) for rows in fit_sets)
+        net = StackedMLP(
+            len(inputs),
+            (views.inputs.shape[1], *self.settings.hidden, self.head.width),
+            dropout=self.settings.dropout_rates(n_rows),
+            generator=generator,
+            device=device,
+        )
+        if twins is not None:
+            net.start_alike(twins)
+        record = train(
+            net,
+            _Supervised(net, self.head, views.inputs, torch.from_numpy(target).to(device)),
+            views.shift(fit_sets),
+            self.settings.plan(n_rows),
+            generator=generator,
+            progress=self.runtime.progress,
+            label=label,
+            weight=_weights(self.data.weight, copies, device),
+            heldout_sets=None if heldout_sets is None else views.shift(heldout_sets),
+            rate_factors=[member.rate_factor for member in inputs],
+        )
+        return net, record
+
+
 def _fit_stack(
     data: TrainingData,
     target: npt.NDArray[np.float32],
@@ -201,64 +304,20 @@ def _fit_stack(
     seed: int,
     runtime: Runtime,
 ) -> FittedStack:
-    """Choose encodings from rows every member of a group may see, then train all members at once."""
-    generator = np.random.Generator(np.random.SFC64(seed))
+    """Train one network per row set."""
     exogenous = Exogenous(data.context, data.instrument)
     encoder = ExogenousEncoder.learn(exogenous, data.context_schema, data.instrument_schema, settings.n_bins)
-
-    def run(
-        inputs: Sequence[ChosenInputs],
-        fit_sets: Sequence[IntArray],
-        heldout_sets: Sequence[IntArray] | None,
-        name: str,
-        twins: Sequence[int] | None = None,
-    ) -> tuple[StackedMLP, TrainingRecord]:
-        views = _EncodedViews.of(encoder, exogenous, [member.encoding for member in inputs], runtime.device)
-        copies = views.inputs.shape[0] // len(exogenous)
-        repeat = (copies,) + (1,) * (target.ndim - 1)
-        n_rows = max(len(rows) for rows in fit_sets)
-        net = StackedMLP(
-            len(inputs),
-            (views.inputs.shape[1], *settings.hidden, head.width),
-            dropout=settings.dropout_rates(n_rows),
-            generator=generator,
-            device=runtime.device,
-        )
-        if twins is not None:
-            net.start_alike(twins)
-        record = train(
-            net,
-            _Supervised(
-                net, head, views.inputs, torch.from_numpy(np.tile(target, repeat)).to(runtime.device)
-            ),
-            views.shift(fit_sets),
-            settings.plan(n_rows),
-            generator=generator,
-            progress=runtime.progress,
-            label=name,
-            weight=_weights(data.weight, copies, runtime.device),
-            heldout_sets=None if heldout_sets is None else views.shift(heldout_sets),
-            rate_factors=[member.rate_factor for member in inputs],
-        )
-        return net, record
-
-    def judge(trials: Sequence[Trial], what: str) -> FloatArray:
-        _, record = run(
-            [trial.inputs for trial in trials],
-            [trial.fit_rows for trial in trials],
-            [trial.heldout_rows for trial in trials],
-            f"{label}: choice of {what}",
-            [trial.split for trial in trials],
-        )
-        return record.final_heldout
-
-    chosen = choose_inputs(row_sets, settings, generator, judge)
-    fit_sets, heldout_sets = list(row_sets), None
-    if settings.patience is not None:
-        parts = [_split(rows, settings.validation_fraction, generator) for rows in row_sets]
-        fit_sets, heldout_sets = [part[0] for part in parts], [part[1] for part in parts]
-    net, record = run(chosen, fit_sets, heldout_sets, label)
-    return FittedStack(net, encoder, tuple(chosen), record)
+    fitter = _StackFitter(data, target, head, settings, encoder, label, runtime)
+    # A member's inputs may not depend on rows that member must not see. Two sides of the members each choose
+    # from the rows all their members share (with K folds: the other half of the folds), and train apart, so
+    # that the choice of one side leaves no trace in the other. Without a choice one stack is faster.
+    n_sides = min(2, len(row_sets)) if has_choice(settings) else 1
+    sides = []
+    for number, side in enumerate(np.array_split(np.arange(len(row_sets)), n_sides)):
+        members = side.tolist()
+        generator = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, number])))
+        sides.append(fitter.fit_side(members, [row_sets[member] for member in members], generator))
+    return FittedStack(encoder, tuple(sides))
 
 
 def _split(rows: IntArray, fraction: float, generator: np.random.Generator) -> tuple[IntArray, IntArray]:

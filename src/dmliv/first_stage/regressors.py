@@ -59,7 +59,7 @@ class RegressorOutcomeModel:
 
     def predict(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[FloatArray]:
         """Return the predictions of member m for its rows."""
-        inputs = self.encoder.encode(exogenous, _ENCODING).astype(np.float64)
+        inputs = self.encoder.encode(exogenous, _ENCODING)
         return [_predict(model, inputs[rows]) for model, rows in zip(self.models, row_sets, strict=True)]
 
     def describe(self) -> dict[str, object]:
@@ -121,7 +121,7 @@ class RegressorActionModel:
 
     def laws(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[ActionLaw]:
         """Return the action law of member m for its rows."""
-        inputs = self.encoder.encode(exogenous, _ENCODING).astype(np.float64)
+        inputs = self.encoder.encode(exogenous, _ENCODING)
         make = self._categorical if self.discrete else self._residual
         return [make(member, inputs[rows]) for member, rows in zip(self.members, row_sets, strict=True)]
 
@@ -149,7 +149,7 @@ class RegressorActionModel:
 def _encode(data: TrainingData) -> tuple[ExogenousEncoder, FloatArray]:
     exogenous = Exogenous(data.context, data.instrument)
     encoder = ExogenousEncoder.learn(exogenous, data.context_schema, data.instrument_schema, _UNUSED_BINS)
-    return encoder, encoder.encode(exogenous, _ENCODING).astype(np.float64)
+    return encoder, encoder.encode(exogenous, _ENCODING)
 
 
 def _predict(model: Any, inputs: FloatArray) -> FloatArray:
@@ -194,4 +194,13 @@ def _fit_location(
         for index, column in enumerate(action.T):
             model = _fit_one(learner.regressor, inputs[fit_rows], column[fit_rows], weight[fit_rows], seed)
             residuals[rows, index] = column[rows] - _predict(model, inputs[rows])
-    return _Location(models, residuals)
+    residuals = residuals[_rows_by_weight(weight)]
+    # Centred, so that the mean of the law is the regressor's own prediction.
+    return _Location(models, residuals - residuals.mean(axis=0))
+
+
+def _rows_by_weight(weight: FloatArray) -> IntArray:
+    """Return n row numbers for weights (n,), each row about as often as its weight says."""
+    edges = np.cumsum(weight) / weight.sum()
+    centres = (np.arange(len(weight)) + 0.5) / len(weight)
+    return np.minimum(np.searchsorted(edges, centres), len(weight) - 1).astype(np.int64)

@@ -112,13 +112,18 @@ class TableEncoder:
     @classmethod
     def learn(cls, table: Table, n_levels: tuple[int, ...], n_bins: int) -> TableEncoder:
         """Learn centres, scales and knots from training rows."""
-        scale = table.numeric.std(axis=0)
+        # Rounding can leave a constant column a tiny standard deviation; dividing by it would blow it up.
+        constant = np.all(table.numeric == table.numeric[:1], axis=0)
         return cls(
             centre=table.numeric.mean(axis=0),
-            scale=np.where(scale > 0.0, scale, 1.0),
+            scale=np.where(constant, 1.0, table.numeric.std(axis=0)),
             piecewise=tuple(PiecewiseLinear.learn(column, n_bins) for column in table.numeric.T),
             n_levels=n_levels,
         )
+
+    def raw(self, table: Table) -> FloatArray:
+        """Return numeric columns as they are and one-hot categories, shape (n, width)."""
+        return np.hstack([table.numeric, self._one_hot(table)])
 
     def standardised(self, table: Table) -> FloatArray:
         """Return standardised numeric columns and one-hot categories, shape (n, width)."""

@@ -108,7 +108,7 @@ class MixtureHead:
         if d > 1:
             row, column = torch.tril_indices(d, d, offset=-1, device=raw.device)
             lower = torch.zeros_like(factors)
-            lower[..., row, column] = below.reshape(*raw.shape[:-1], n, -1)
+            lower[..., row, column] = below.reshape(*raw.shape[:-1], n, d * (d - 1) // 2)
             factors = factors + lower
         return MixtureParameters(
             log_weights=torch.log_softmax(weights, dim=-1),

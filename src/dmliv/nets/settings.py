@@ -98,7 +98,7 @@ class NetworkSettings:
             raise InputError(
                 f"Expected a validation fraction between 0 and 1, got {self.validation_fraction}."
             )
-        if isinstance(self.dropout, float) and not 0.0 <= self.dropout < 1.0:
+        if not isinstance(self.dropout, ByRows) and not 0.0 <= self.dropout < 1.0:
             raise InputError(f"Expected a dropout probability in [0, 1), got {self.dropout}.")
 
     def plan(self, n_rows: int) -> TrainingPlan:
@@ -117,6 +117,10 @@ class NetworkSettings:
     def dropout_rates(self, n_rows: int) -> tuple[float, ...]:
         """Return the dropout probability after each hidden layer."""
         rate = _at(self.dropout, n_rows)
+        if not 0.0 <= rate < 1.0:
+            raise InputError(
+                f"Expected a dropout probability in [0, 1), got {rate:g} for {n_rows} rows; limit the rule."
+            )
         layers = len(self.hidden) if self.dropout_layers is None else self.dropout_layers
         return tuple(rate if index < layers else 0.0 for index in range(len(self.hidden)))
 

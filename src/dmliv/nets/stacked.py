@@ -60,7 +60,7 @@ class StackedMLP(nn.Module):
         super().__init__()
         self.n_members = n_members
         self.widths = tuple(int(width) for width in widths)
-        self.keep_bytes = tuple(_BYTE_VALUES - round(_BYTE_VALUES * p) for p in dropout)
+        self.keep_bytes = tuple(max(1, _BYTE_VALUES - round(_BYTE_VALUES * p)) for p in dropout)
         if len(self.keep_bytes) != len(self.widths) - 2:
             raise ValueError(f"Expected {len(self.widths) - 2} dropout probabilities, got {len(dropout)}.")
         self.generator = generator
@@ -147,6 +147,15 @@ class StackedMLP(nn.Module):
             weight.copy_(member_values.expand_as(weight))
             bias.copy_(member_values.expand_as(bias))
         return spread
+
+    @torch.no_grad()
+    def members_finite(self) -> npt.NDArray[np.bool_]:
+        """Return for each member whether all its weights are finite numbers, shape (M,)."""
+        finite = torch.ones(self.n_members, dtype=torch.bool, device=self.device)
+        for pair in self.layers():
+            for block in pair:
+                finite &= torch.isfinite(block).flatten(1).all(dim=1)
+        return finite.cpu().numpy()
 
     @torch.no_grad()
     def start_alike(self, twins: Sequence[int]) -> None:

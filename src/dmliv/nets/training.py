@@ -207,8 +207,10 @@ def train(
                 heldout_curve.append(heldout.evaluate())
                 if stopping is not None and stopping.all_stopped(heldout_curve[-1]):
                     break
+    # The last step comes after the last loss, so its result is looked at directly.
     if stopping is not None:
         heldout_curve.append(stopping.restore_best())
+    _check_finite(np.where(net.members_finite(), train_curve[-1], np.nan), label, len(train_curve) - 1)
     net.eval()
     net.drop_workspace()
     net.flat.grad = None

@@ -48,16 +48,21 @@ class GreedyPolicy:
         self._counterfactual = counterfactual
         self._vectors = counterfactual.read_action(candidates)
         self.candidates: npt.NDArray[Any] = counterfactual.action_to_user(self._vectors)
+        if spec.kind == "continuous" and isinstance(candidates, np.ndarray | list | tuple):
+            # The user's own numbers: the way through model units and back may change the last digit.
+            self.candidates = np.asarray(candidates, dtype=np.float64).reshape(self.candidates.shape)
 
     def predict(self, X: object = None) -> npt.NDArray[Any]:
         """Return the recommended action of each row of ``X``, shape (n,), or (n, d) for several columns."""
-        best = np.concatenate([values.argmax(axis=1) for values in self._values(X)])
-        return np.asarray(self.candidates[best])
+        best = [values.argmax(axis=1) for values in self._values(X)]
+        return np.asarray(self.candidates[np.concatenate(best) if best else np.empty(0, dtype=np.int64)])
 
     def value(self, X: object = None) -> float:
         """Return the estimated mean outcome when the policy is followed on the rows of ``X``."""
-        best = np.concatenate([values.max(axis=1) for values in self._values(X)])
-        return float(best.mean())
+        best = [values.max(axis=1) for values in self._values(X)]
+        if not best:
+            raise InputError("Expected at least one context to value a policy on, got none.")
+        return float(np.concatenate(best).mean())
 
     def _values(self, X: object) -> Iterator[FloatArray]:
         # Without context there is one situation to decide for.

@@ -1,10 +1,14 @@
 """What every benchmark problem offers."""
 
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from dmliv.data import FloatArray, IVData
+
+ContextArray: TypeAlias = NDArray[np.floating[Any]]
+"""Contexts of shape (n, d_X); images are held in single precision."""
 
 EvaluationSet: TypeAlias = tuple[FloatArray, FloatArray, FloatArray]
 """Contexts ``X`` of shape (n, d_X), actions ``T`` of shape (n,) and the counterfactual there, shape (n,)."""
@@ -22,10 +26,10 @@ class Problem(Protocol):
         """Return the true mean outcome under do(T) in context X, shape (n,)."""
         ...
 
-    def test_set(self) -> EvaluationSet:
-        """Return the points at which counterfactual errors are reported."""
+    def test_set(self) -> tuple[ContextArray, FloatArray, FloatArray]:
+        """Return contexts (n, d_X), actions (n,) and truth (n,) at which errors are reported."""
         ...
 
-    def contexts(self, n: int, seed: int = 1, shift: float = 0.0) -> FloatArray:
+    def contexts(self, n: int, seed: int = 1, shift: float = 0.0) -> ContextArray:
         """Draw contexts, shape (n, d_X), for judging policies; ``shift`` moves them off the training law."""
         ...

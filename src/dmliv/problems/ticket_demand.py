@@ -30,8 +30,7 @@ Double Machine Learning", ICML 2024 (the constants and the place of the noise).
 """
 
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,6 +38,7 @@ from numpy.typing import ArrayLike, NDArray
 from dmliv.data import FloatArray, IVData
 from dmliv.errors import InputError
 from dmliv.problems.base import EvaluationSet
+from dmliv.problems.checks import as_column, check_bounds, check_choice, check_count, is_finite_number
 
 CustomerType = Literal["one-hot", "scalar"]
 
@@ -96,22 +96,22 @@ class TicketDemand:
     (1000, 8)
     """
 
+    action_range: ClassVar[tuple[float, float]] = (-5.0, 5.0)
+    """The actions a policy may choose from, unless other bounds are given."""
+
     instrument_strength: float = 1.0
     confounding: float = 0.9
     customer_type: CustomerType = "one-hot"
 
     def __post_init__(self) -> None:
-        if not (_is_finite_number(self.instrument_strength) and self.instrument_strength >= 0):
+        if not (is_finite_number(self.instrument_strength) and self.instrument_strength >= 0):
             raise InputError(
                 f"Expected instrument_strength to be a finite number of at least 0, "
                 f"got {self.instrument_strength!r}."
             )
-        if not (_is_finite_number(self.confounding) and -1 <= self.confounding <= 1):
+        if not (is_finite_number(self.confounding) and -1 <= self.confounding <= 1):
             raise InputError(f"Expected confounding to be a number in [-1, 1], got {self.confounding!r}.")
-        if self.customer_type not in get_args(CustomerType):
-            raise InputError(
-                f"Expected customer_type to be one of {get_args(CustomerType)}, got {self.customer_type!r}."
-            )
+        check_choice("customer_type", self.customer_type, get_args(CustomerType))
 
     # ------------------------------------------------------------------------------------------ sampling
 
@@ -134,7 +134,7 @@ class TicketDemand:
             Outcome ``Y`` (n,), standardised price ``T`` (n,), fuel cost ``Z`` (n, 1) and context ``X``,
             (n, 8) with a one-hot type or (n, 2) with a scalar type; time is the first column.
         """
-        _check_count(n)
+        check_count(n)
         rng = np.random.default_rng(seed)
         time = rng.uniform(0.0, MAX_TIME, size=n)
         kind = rng.integers(1, N_TYPES + 1, size=n)
@@ -164,8 +164,8 @@ class TicketDemand:
         -------
         ndarray, shape (n, 8) or (n, 2)
         """
-        _check_count(n)
-        if not _is_finite_number(shift):
+        check_count(n)
+        if not is_finite_number(shift):
             raise InputError(f"Expected shift to be a finite number, got {shift!r}.")
         rng = np.random.default_rng(seed)
         time = rng.uniform(0.0, MAX_TIME, size=n) + shift
@@ -235,7 +235,7 @@ class TicketDemand:
         ndarray, shape (n,)
         """
         time, kind = self._decode(X)
-        return _standardised_demand(time, kind, _as_column(T, len(time), "T"))
+        return _standardised_demand(time, kind, as_column(T, len(time), "T"))
 
     def exact_action_law(self, X: ArrayLike, Z: ArrayLike) -> tuple[FloatArray, float]:
         """Return the Gaussian law of the standardised action given context and instrument.
@@ -254,7 +254,7 @@ class TicketDemand:
             The same for every row: the hidden event has unit variance in price units.
         """
         time, _ = self._decode(X)
-        return _to_action(self._mean_price(time, _as_column(Z, len(time), "Z"))), 1.0 / PRICE_SD
+        return _to_action(self._mean_price(time, as_column(Z, len(time), "Z"))), 1.0 / PRICE_SD
 
     def exact_outcome_mean(self, X: ArrayLike, Z: ArrayLike) -> FloatArray:
         """Return s0(X, Z) = E[Y | X, Z], the mean of the counterfactual under the action law.
@@ -296,7 +296,7 @@ class TicketDemand:
         ndarray, shape (n,)
             One of the bounds: h0 is linear in the action.
         """
-        _check_bounds(low, high)
+        check_bounds(low, high)
         return np.where(self._price_slope(X) > 0, float(high), float(low))
 
     def optimal_value(self, X: ArrayLike, low: float = -5.0, high: float = 5.0) -> float:
@@ -305,7 +305,7 @@ class TicketDemand:
 
     def random_value(self, X: ArrayLike, low: float = -5.0, high: float = 5.0) -> float:
         """Return the expected mean reward of an action drawn uniformly from [low, high]."""
-        _check_bounds(low, high)
+        check_bounds(low, high)
         # h0 is linear in the action, so the mean over the interval is the value at its centre.
         return float(np.mean(self.reward(X, (low + high) / 2.0)))
 
@@ -368,32 +368,3 @@ def _standardised_demand(
     demand = (10.0 + price) * kind * psi(time) - 2.0 * price
     standardised: FloatArray = (demand - DEMAND_MEAN) / DEMAND_SD
     return standardised
-
-
-def _as_column(values: ArrayLike, n: int, name: str) -> FloatArray:
-    """Return ``values`` as an (n,) array; a scalar is repeated."""
-    column = np.asarray(values, dtype=np.float64)
-    if column.ndim == 0:
-        return np.full(n, column)
-    if column.shape not in {(n,), (n, 1)}:
-        raise InputError(
-            f"Expected {name} of shape ({n},) or ({n}, 1), one value per row of X, got {column.shape}."
-        )
-    return column.reshape(n)
-
-
-def _is_finite_number(value: object) -> bool:
-    """Tell whether ``value`` is a real, finite number."""
-    return not isinstance(value, bool) and isinstance(value, Real) and bool(np.isfinite(float(value)))
-
-
-def _check_count(n: object) -> None:
-    """Raise unless ``n`` is a positive integer."""
-    if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
-        raise InputError(f"Expected n to be a positive integer, got {n!r}.")
-
-
-def _check_bounds(low: float, high: float) -> None:
-    """Raise unless [low, high] is a proper interval."""
-    if not (_is_finite_number(low) and _is_finite_number(high) and low < high):
-        raise InputError(f"Expected finite action bounds with low < high, got low={low!r} and high={high!r}.")

@@ -88,7 +88,7 @@ class NeuralStructuralModel:
             actions.requires_grad_()
             total = self._values(features[rows], centre[rows], actions).sum()
             parts.append(torch.autograd.grad(total, actions)[0])
-        return torch.cat(parts).cpu().double().numpy()
+        return torch.cat(parts).cpu().double().numpy() if parts else np.empty(action.shape)
 
     def describe(self) -> dict[str, object]:
         """Return the choices made and the loss curve."""

@@ -20,15 +20,16 @@ FloatArray = npt.NDArray[np.float64]
 _CENTRE_RIDGE = 1e-3
 
 #: Encodings a structural network can choose from.
-STRUCTURAL_ENCODINGS = ("standardised", "piecewise", "piecewise_action")
+STRUCTURAL_ENCODINGS = ("raw", "standardised", "piecewise", "piecewise_action")
 
 
 @dataclass(frozen=True)
 class StructuralEncoder:
     """Encodes contexts once and actions whenever they are drawn.
 
-    The encodings are ``"standardised"``, ``"piecewise"`` (piecewise-linear context, plain action) and
-    ``"piecewise_action"`` (both piecewise linear). A discrete action is always one-hot.
+    The encodings are ``"raw"`` (context columns as they are), ``"standardised"``, ``"piecewise"``
+    (piecewise-linear context, plain action) and ``"piecewise_action"`` (both piecewise linear). A discrete
+    action is always one-hot.
 
     A *centred* encoder shows the network the action minus (a linear estimate of) its mean in that context.
     This only renames the inputs of h, so any estimate is valid, but it decides what a network learns first. A
@@ -55,8 +56,7 @@ class StructuralEncoder:
     @classmethod
     def learn(cls, data: TrainingData, n_bins: int, *, centred: bool) -> StructuralEncoder:
         """Learn all encodings from training rows."""
-        levels = tuple(len(column.levels) for column in data.context_schema.categorical)
-        context = TableEncoder.learn(data.context, levels, n_bins)
+        context = TableEncoder.learn(data.context, data.context_schema.n_levels, n_bins)
         actions = action_vectors(data.action_spec, data.action)
         coefficients = None
         if centred:
@@ -83,6 +83,8 @@ class StructuralEncoder:
             raise InputError(
                 f"Expected second-stage encodings among {STRUCTURAL_ENCODINGS}, got {encoding!r}."
             )
+        if encoding == "raw":
+            return self.context.raw(context).astype(np.float32)
         if encoding == "standardised":
             return self.context.standardised(context).astype(np.float32)
         return self.context.piecewise_linear(context).astype(np.float32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import numpy as np
@@ -166,11 +166,12 @@ class NeuralStructural:
         weight = None
         if not np.all(data.weight == 1.0):
             weight = torch.from_numpy(data.weight.astype(np.float32)).to(runtime.device)
+        plan = self.settings.plan(n_rows)
         record = train(
             net,
             objective,
             [member.fit_rows for member in members],
-            self.settings.plan(n_rows),
+            plan if heldout_sets is not None else replace(plan, patience=None),
             generator=generator,
             progress=runtime.progress,
             label=label,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dmliv.data import FloatArray, IntArray, TrainingData
 from dmliv.first_stage.crossfit import JudgedSplit
-from dmliv.first_stage.laws import ActionLaw, Nodes, assemble
+from dmliv.first_stage.laws import ActionLaw, Nodes, assemble, evaluation_nodes
 from dmliv.nets.stacked import StackedMLP
 from dmliv.second_stage.features import StructuralEncoder
 from dmliv.second_stage.projection import DrawRule
@@ -156,13 +156,13 @@ class ProjectedLoss:
         if members is not None:
             net, inputs, offset = net.subset(members), inputs.subset(members), offset[members]
         law_rows = rows + offset
-        n_nodes = self._law.nodes(law_rows[:, :1], _JUDGING_POINTS).weights.shape[-1]
+        n_nodes = evaluation_nodes(self._law, law_rows[:, :1], _JUDGING_POINTS).weights.shape[-1]
         step = max(1, _EVALUATION_ROWS // (rows.shape[0] * n_nodes))
         parts = []
         for part, law_part in zip(
             torch.split(rows, step, dim=1), torch.split(law_rows, step, dim=1), strict=True
         ):
-            nodes = self._law.nodes(law_part, _JUDGING_POINTS)
+            nodes = evaluation_nodes(self._law, law_part, _JUDGING_POINTS)
             values = net(inputs.at(part, nodes.actions)).view(nodes.weights.shape)
             parts.append((nodes.weights * values).sum(-1))
         return torch.cat(parts, dim=1)

@@ -55,6 +55,11 @@ class DrawRule:
             raise InputError(f"Expected at least one quadrature point, got n_points={self.n_points}.")
 
     @property
+    def _one_draw(self) -> bool:
+        # One draw says nothing about the variance of h, so a weight on it has no effect.
+        return self.name == "single" or (self.name == "mean" and self.n_draws == 1)
+
+    @property
     def own_variance_weight(self) -> float:
         """Weight of the variance of h that the rule itself brings, in expectation over the draws."""
         if self.name == "single":
@@ -84,11 +89,11 @@ class DrawRule:
         mean_error = (nodes.weights * errors).sum(-1)
         if law.is_finite or self.name == "quadrature":
             variance = (nodes.weights * (errors - mean_error.unsqueeze(-1)).square()).sum(-1)
-            own = self.own_variance_weight
-            return mean_error.square() + (weight + own) * variance
-        n_draws = values.shape[-1]
-        if n_draws == 1:
+            extra = 0.0 if self._one_draw else weight
+            return mean_error.square() + (extra + self.own_variance_weight) * variance
+        if self._one_draw:
             return mean_error.square()
+        n_draws = values.shape[-1]
         variance = (errors - mean_error.unsqueeze(-1)).square().sum(-1) / (n_draws - 1)
         if self.name == "mean":
             return mean_error.square() + weight * variance

@@ -11,7 +11,7 @@ from torch import Tensor
 from dmliv.data import FloatArray, IntArray, TrainingData
 from dmliv.first_stage.base import Exogenous
 from dmliv.first_stage.crossfit import FirstStage
-from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, MixtureLaw
+from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, MixtureLaw, evaluation_nodes
 from dmliv.second_stage.base import StructuralModel
 
 _POINTS = 3
@@ -35,12 +35,14 @@ def projected_outcome(model: StructuralModel, first_stage: FirstStage, exogenous
 
 def _project(model: StructuralModel, law: ActionLaw, exogenous: Exogenous) -> FloatArray:
     n_rows = len(exogenous)
-    n_nodes = law.nodes(torch.zeros(1, dtype=torch.long), _POINTS).weights.shape[-1] if n_rows else 1
+    if not n_rows:
+        return np.empty(0)
+    n_nodes = evaluation_nodes(law, torch.zeros(1, dtype=torch.long), _POINTS).weights.shape[-1]
     step = max(1, _CHUNK_ROWS // n_nodes)
     parts = []
     for start in range(0, n_rows, step):
         rows = np.arange(start, min(start + step, n_rows))
-        nodes = law.nodes(torch.from_numpy(rows), _POINTS)
+        nodes = evaluation_nodes(law, torch.from_numpy(rows), _POINTS)
         context = exogenous.context.take(np.repeat(rows, n_nodes))
         actions = nodes.actions.reshape(len(rows) * n_nodes, -1).cpu().double().numpy()
         values = model.predict(context, actions).reshape(len(rows), n_nodes)

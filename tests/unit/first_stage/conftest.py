@@ -24,7 +24,11 @@ def tiny() -> NetworkSettings:
 
 def _columns(n: int) -> tuple[np.random.Generator, np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
-    context, instrument, hidden = rng.standard_normal((n, 2)), rng.standard_normal((n, 2)), rng.standard_normal(n)
+    context, instrument, hidden = (
+        rng.standard_normal((n, 2)),
+        rng.standard_normal((n, 2)),
+        rng.standard_normal(n),
+    )
     return rng, context, instrument, hidden
 
 

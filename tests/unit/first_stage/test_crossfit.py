@@ -29,6 +29,7 @@ SETTINGS = {
     "one encoding": TINY,
     "choice of encodings": replace(TINY, encodings=ENCODINGS),
     "early stopping": replace(TINY, epochs=12, patience=2),
+    "choice of rates": replace(TINY, encodings=ENCODINGS, rate_factors=(1.0, 0.3)),
     "choice and early stopping": replace(TINY, epochs=12, patience=2, encodings=ENCODINGS),
 }
 
@@ -136,7 +137,7 @@ class TestFilling:
 
     def test_unknown_encodings(self, data: TrainingData, runtime: Runtime) -> None:
         pair = neural(replace(TINY, encodings=("standardised", "wavelets")))
-        with pytest.raises(ValueError, match="encodings among .*got 'wavelets'"):
+        with pytest.raises(ValueError, match=r"encodings among .*got 'wavelets'"):
             fit(data, pair, runtime)
 
     def test_an_encoding_is_chosen_by_held_out_loss(self, runtime: Runtime, data: TrainingData) -> None:
@@ -189,7 +190,6 @@ class TestNoLeakage:
         product = 3.0 * data.instrument.numeric[:, 0] * data.context.numeric[:, 0]
         linear = replace(data, outcome=data.instrument.numeric[:, 0] + data.context.numeric[:, 0])
         honest = fit(linear, pair, runtime, seed=seed)
-        # Folds 0 and 1 choose for each other's half: change both, look at each with the other one honest too.
         changes = 0
         for fold in range(N_FOLDS):
             inside = honest.fold == fold
@@ -199,12 +199,28 @@ class TestNoLeakage:
             np.testing.assert_array_equal(changed.target[inside], honest.target[inside])
             assert honest.outcome_model is not None
             assert changed.outcome_model is not None
-            encodings = (model.describe()["encodings"] for model in (honest.outcome_model, changed.outcome_model))
+            encodings = (
+                model.describe()["encodings"] for model in (honest.outcome_model, changed.outcome_model)
+            )
             changes += int(np.not_equal(*map(np.array, encodings)).any())
         assert changes > 0, "no choice was turned around: the test has no power"
 
+    @pytest.mark.parametrize("fold", range(N_FOLDS))
+    def test_how_long_trials_train(self, data: TrainingData, runtime: Runtime, fold: int) -> None:
+        """Trials stop early by what they see, and what they draw until then may not reach the other folds."""
+        settings = replace(TINY, epochs=40, patience=1, encodings=("standardised", "raw"))
+        pair = (NeuralOutcome(settings), RegressorAction(LinearRegression()))
+        honest = fit(data, pair, runtime)
+        inside = honest.fold == fold
+        for scale in (0.0, 3.0, 1e3):
+            wild = np.where(inside, scale * np.cos(np.arange(len(data))), data.outcome)
+            changed = fit(replace(data, outcome=wild), pair, runtime)
+            np.testing.assert_array_equal(changed.target[inside], honest.target[inside])
+
     @pytest.mark.parametrize("name", ["choice of encodings", "forest"])
-    def test_discrete_actions_of_a_fold(self, data_discrete: TrainingData, runtime: Runtime, name: str) -> None:
+    def test_discrete_actions_of_a_fold(
+        self, data_discrete: TrainingData, runtime: Runtime, name: str
+    ) -> None:
         classifier = RegressorAction(RandomForestClassifier(n_estimators=3, min_samples_leaf=3))
         pair = (LEARNERS[name][0], classifier if name == "forest" else LEARNERS[name][1])
         honest = fit(data_discrete, pair, runtime)
@@ -226,7 +242,11 @@ class TestNoLeakage:
         outcome, action = data.outcome.copy(), data.action.copy()
         outcome[rows], action[rows] = 1e3, -1e2
         changed = fit(
-            replace(data, outcome=outcome, action=action), LEARNERS[name], runtime, n_folds=n_folds, judged=True
+            replace(data, outcome=outcome, action=action),
+            LEARNERS[name],
+            runtime,
+            n_folds=n_folds,
+            judged=True,
         ).splits[-1]
         np.testing.assert_array_equal(changed.judging_rows, rows)
         np.testing.assert_array_equal(changed.target[rows], split.target[rows])
@@ -268,7 +288,9 @@ class TestJudgedSplits:
             )
         for k in range(n_folds):
             outside = result.fold != k if n_folds > 1 else np.ones(len(data), dtype=bool)
-            np.testing.assert_allclose(result.target[result.fold == k], data.outcome[outside].mean(), atol=1e-12)
+            np.testing.assert_allclose(
+                result.target[result.fold == k], data.outcome[outside].mean(), atol=1e-12
+            )
 
     def test_plug_in_targets(self, data: TrainingData, runtime: Runtime) -> None:
         result = fit(data, (None, RegressorAction(LinearRegression())), runtime, n_folds=1, judged=True)

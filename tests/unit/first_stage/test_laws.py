@@ -16,7 +16,9 @@ DRAWS = 200_000
 
 def mixture(dimension: int, n_rows: int = 3, n_components: int = 4, seed: int = 0) -> MixtureLaw:
     head = MixtureHead(n_components, dimension)
-    raw = torch.from_numpy(np.random.default_rng(seed).standard_normal((n_rows, head.width)).astype(np.float32))
+    raw = torch.from_numpy(
+        np.random.default_rng(seed).standard_normal((n_rows, head.width)).astype(np.float32)
+    )
     return MixtureLaw.from_parameters(head.parameters(raw))
 
 
@@ -153,7 +155,9 @@ class TestMixtureLaw:
             torch.tensor([[[-100.0], [0.0], [100.0]]]),
             torch.full((1, 3, 1, 1), 0.01),
         )
-        actions = law.sample(torch.zeros(1, dtype=torch.long), DRAWS, torch.Generator().manual_seed(0)).actions
+        actions = law.sample(
+            torch.zeros(1, dtype=torch.long), DRAWS, torch.Generator().manual_seed(0)
+        ).actions
         for value, share in ((-100, 0.1), (0, 0.7), (100, 0.2)):
             assert float(((actions - value).abs() < 1).float().mean()) == pytest.approx(share, abs=0.005)
 
@@ -183,7 +187,9 @@ class TestCategoricalLaw:
 
     def test_classes_of_probability_zero_are_never_drawn(self) -> None:
         law = CategoricalLaw(torch.tensor([[0.0, 1.0, 0.0]]))
-        actions = law.sample(torch.zeros(1, dtype=torch.long), 20_000, torch.Generator().manual_seed(0)).actions
+        actions = law.sample(
+            torch.zeros(1, dtype=torch.long), 20_000, torch.Generator().manual_seed(0)
+        ).actions
         assert torch.equal(actions.mean(dim=(0, 1)), torch.tensor([0.0, 1.0, 0.0]))
 
 

@@ -36,7 +36,9 @@ class TestWhatIsLearned:
         rng = np.random.default_rng(0)
         context, instrument = rng.standard_normal((1000, 1)), rng.standard_normal((1000, 1))
         mean = context[:, 0] + np.abs(instrument[:, 0])
-        data = prepare(mean + 0.3 * rng.standard_normal(1000), rng.standard_normal(1000), Z=instrument, X=context)
+        data = prepare(
+            mean + 0.3 * rng.standard_normal(1000), rng.standard_normal(1000), Z=instrument, X=context
+        )
         model = NeuralOutcome(able).fit(data, everything(data), seed=0, runtime=runtime)
         predicted = model.predict(exogenous(data), everything(data))[0] * data.outcome_spec.scale
         assert np.corrcoef(predicted, mean)[0, 1] > 0.98
@@ -93,7 +95,9 @@ class TestWhatIsLearned:
         predicted = data.outcome_spec.to_user(model.predict(exogenous(data), everything(data))[0])
         np.testing.assert_allclose(predicted.mean(), 1.0, atol=0.1)
 
-    def test_divergence_names_the_model(self, data: TrainingData, runtime: Runtime, tiny: NetworkSettings) -> None:
+    def test_divergence_names_the_model(
+        self, data: TrainingData, runtime: Runtime, tiny: NetworkSettings
+    ) -> None:
         wild = replace(tiny, learning_rate=1e10)
         with pytest.raises(TrainingDivergedError, match="'outcome model'"):
             NeuralOutcome(wild).fit(data, everything(data), seed=0, runtime=runtime)
@@ -123,7 +127,7 @@ class TestExogenousEncoder:
     @pytest.mark.parametrize(
         ("encoding", "width"),
         # Two numeric contexts and two numeric instruments with 8 bins each.
-        [("standardised", 4), ("piecewise", 32), ("piecewise_context", 18), ("products", 8)],
+        [("raw", 4), ("standardised", 4), ("piecewise", 32), ("piecewise_context", 18), ("products", 8)],
     )
     def test_widths(self, data: TrainingData, encoding: str, width: int) -> None:
         features = self.encoder(data).encode(exogenous(data), encoding)
@@ -135,6 +139,11 @@ class TestExogenousEncoder:
             assert np.isfinite(self.encoder(data).encode(exogenous(data), encoding)).all()
         with pytest.raises(InputError, match="got 'wavelets'"):
             self.encoder(data).encode(exogenous(data), "wavelets")
+
+    def test_raw_columns_are_left_as_they_are(self, data: TrainingData) -> None:
+        features = self.encoder(data).encode(exogenous(data), "raw")
+        expected = np.hstack([data.context.numeric, data.instrument.numeric])
+        np.testing.assert_array_equal(features, expected.astype(np.float32))
 
     def test_products_pair_instruments_with_contexts(self, data: TrainingData) -> None:
         features = self.encoder(data).encode(exogenous(data), "products")

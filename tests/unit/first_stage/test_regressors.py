@@ -38,7 +38,9 @@ def weighted(data: TrainingData) -> TrainingData:
 
 
 def residual_law(learner: RegressorAction, data: TrainingData, runtime: Runtime) -> ResidualLaw:
-    law = learner.fit(data, everything(data), seed=0, runtime=runtime).laws(exogenous(data), everything(data))[0]
+    law = learner.fit(data, everything(data), seed=0, runtime=runtime).laws(
+        exogenous(data), everything(data)
+    )[0]
     assert isinstance(law, ResidualLaw)
     return law
 
@@ -72,7 +74,9 @@ class TestOutcome:
     @pytest.mark.parametrize(
         "regressor", [KNeighborsRegressor(), make_pipeline(StandardScaler(), LinearRegression())]
     )
-    def test_weights_that_cannot_be_passed_on(self, data: TrainingData, runtime: Runtime, regressor: Any) -> None:
+    def test_weights_that_cannot_be_passed_on(
+        self, data: TrainingData, runtime: Runtime, regressor: Any
+    ) -> None:
         with pytest.raises(InputError, match=r"(?s)takes sample_weight.*fit without weights"):
             RegressorOutcome(regressor).fit(weighted(data), everything(data), seed=0, runtime=runtime)
         RegressorOutcome(regressor).fit(data, everything(data), seed=0, runtime=runtime)
@@ -148,14 +152,18 @@ class TestContinuousAction:
     def test_number_of_residual_folds(self, data: TrainingData, runtime: Runtime) -> None:
         """With as many folds as rows every residual is that of the row left out."""
         few = np.arange(12)
-        model = RegressorAction(DummyRegressor(), n_residual_folds=100).fit(data, [few], seed=0, runtime=runtime)
+        model = RegressorAction(DummyRegressor(), n_residual_folds=100).fit(
+            data, [few], seed=0, runtime=runtime
+        )
         law = model.laws(exogenous(data), [few])[0]
         assert isinstance(law, ResidualLaw)
         action = data.action[few, 0]
         left_out = action - (action.sum() - action) / 11
         centred = left_out - left_out.mean()
         residuals = law.residuals[0, :, 0].numpy()
-        np.testing.assert_allclose(np.sort(residuals - residuals.mean()), np.sort(centred), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            np.sort(residuals - residuals.mean()), np.sort(centred), rtol=1e-4, atol=1e-5
+        )
 
 
 class TestDiscreteAction:
@@ -192,13 +200,17 @@ class TestDiscreteAction:
 
 class TestRoles:
     def test_a_regressor_for_a_discrete_action(self, data_discrete: TrainingData, runtime: Runtime) -> None:
-        with pytest.raises(InputError, match="Expected a classifier for a discrete action, got the regressor"):
+        with pytest.raises(
+            InputError, match="Expected a classifier for a discrete action, got the regressor"
+        ):
             RegressorAction(LinearRegression()).fit(
                 data_discrete, everything(data_discrete), seed=0, runtime=runtime
             )
 
     def test_a_classifier_for_a_continuous_action(self, data: TrainingData, runtime: Runtime) -> None:
-        with pytest.raises(InputError, match="Expected a regressor for a continuous action, got the classifier"):
+        with pytest.raises(
+            InputError, match="Expected a regressor for a continuous action, got the classifier"
+        ):
             RegressorAction(LogisticRegression()).fit(data, everything(data), seed=0, runtime=runtime)
 
     def test_learners_wrap_plain_estimators(self) -> None:

@@ -108,13 +108,16 @@ class TestTableEncoder:
     rows = table()
     encoder = TableEncoder.learn(rows, (4, 2), 8)
 
+    def test_raw(self) -> None:
+        np.testing.assert_array_equal(self.encoder.raw(self.rows)[:, :2], self.rows.numeric)
+
     def test_standardised(self) -> None:
         features = self.encoder.standardised(self.rows)
         assert features.shape == (200, 2 + 4 + 2)
         np.testing.assert_allclose(features[:, :2].mean(axis=0), 0.0, atol=1e-12)
         np.testing.assert_allclose(features[:, :2].std(axis=0), 1.0)
 
-    @pytest.mark.parametrize("encoding", ["standardised", "piecewise_linear", "levels"])
+    @pytest.mark.parametrize("encoding", ["raw", "standardised", "piecewise_linear", "levels"])
     def test_categories_are_one_hot(self, encoding: str) -> None:
         features = getattr(self.encoder, encoding)(self.rows)
         first, second = features[:, -6:-2], features[:, -2:]
@@ -141,14 +144,14 @@ class TestTableEncoder:
 
     def test_new_rows_are_encoded_with_the_numbers_of_the_training_rows(self) -> None:
         part = self.rows.take(np.arange(5))
-        for encoding in ("standardised", "piecewise_linear", "levels"):
+        for encoding in ("raw", "standardised", "piecewise_linear", "levels"):
             encode = getattr(self.encoder, encoding)
             np.testing.assert_array_equal(encode(part), encode(self.rows)[:5])
 
     def test_a_table_without_columns(self) -> None:
         empty = Table(np.empty((7, 0)), np.empty((7, 0), dtype=np.int64))
         encoder = TableEncoder.learn(empty, (), 8)
-        for encoding in ("standardised", "piecewise_linear", "levels"):
+        for encoding in ("raw", "standardised", "piecewise_linear", "levels"):
             assert getattr(encoder, encoding)(empty).shape == (7, 0)
 
     @pytest.mark.parametrize("value", [0.0, 4.0, 0.1, 0.7, 1e6 + 0.1])

@@ -52,7 +52,9 @@ class TestMixtureHead:
             torch.distributions.Categorical(logits=mixture.log_weights),
             torch.distributions.MultivariateNormal(mixture.means, scale_tril=mixture.factors),
         )
-        torch.testing.assert_close(head.row_loss(raw, target), -reference.log_prob(target), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            head.row_loss(raw, target), -reference.log_prob(target), rtol=1e-4, atol=1e-4
+        )
 
     @pytest.mark.parametrize(("dimension", "width"), [(1, 9), (2, 18), (3, 30)])
     def test_width(self, dimension: int, width: int) -> None:
@@ -69,6 +71,15 @@ class TestMixtureHead:
         diagonal = torch.diagonal(mixture.factors, dim1=-2, dim2=-1)
         assert bool((diagonal > 0).all())
         torch.testing.assert_close(mixture.log_determinants, diagonal.log().sum(-1))
+
+    @pytest.mark.parametrize("dimension", [1, 2, 3])
+    def test_no_rows(self, dimension: int) -> None:
+        """A model may be asked for the law of no rows at all."""
+        head = MixtureHead(3, dimension)
+        mixture = head.parameters(torch.empty(0, head.width))
+        assert mixture.log_weights.shape == (0, 3)
+        assert mixture.means.shape == (0, 3, dimension)
+        assert mixture.factors.shape == (0, 3, dimension, dimension)
 
     @pytest.mark.parametrize("dimension", [1, 2])
     def test_scales_are_bounded(self, dimension: int) -> None:

@@ -70,6 +70,8 @@ class TestNetworkSettings:
             ({"encodings": ()}, "at least one encoding"),
             ({"validation_fraction": 0.0}, "validation fraction between 0 and 1, got 0.0"),
             ({"validation_fraction": 1.0}, "validation fraction between 0 and 1, got 1.0"),
+            ({"rate_factors": ()}, "positive learning-rate factors"),
+            ({"rate_factors": (1.0, 0.0)}, "positive learning-rate factors"),
             ({"dropout": -0.1}, r"dropout probability in \[0, 1\), got -0.1"),
             ({"dropout": 1.0}, r"dropout probability in \[0, 1\), got 1.0"),
             ({"dropout": 1}, r"dropout probability in \[0, 1\), got 1"),
@@ -111,7 +113,12 @@ class TestDevice:
 
     def test_threads_are_restored(self) -> None:
         before = torch.get_num_threads()
-        with pytest.raises(RuntimeError, match="inside"), single_thread():
-            assert torch.get_num_threads() == 1
-            raise RuntimeError("inside")
+
+        def fail() -> None:
+            with single_thread():
+                assert torch.get_num_threads() == 1
+                raise RuntimeError("inside")
+
+        with pytest.raises(RuntimeError, match="inside"):
+            fail()
         assert torch.get_num_threads() == before

@@ -286,6 +286,15 @@ class TestMembers:
                 assert torch.equal(bias[member], new_bias[member])
             assert float(new_weight[1].abs().sum() + new_bias[1].abs().sum()) == 0.0
 
+    def test_values_spread_over_the_weights_of_their_members(self) -> None:
+        net = make_net()
+        spread = net.spread_over_members([0.5, 1.0, -2.0])
+        assert spread.shape == net.flat.shape
+        for weight, bias in net.layers(spread):
+            for member, value in enumerate((0.5, 1.0, -2.0)):
+                assert bool((weight[member] == value).all())
+                assert bool((bias[member] == value).all())
+
     def test_subset_holds_copies_in_the_given_order(self) -> None:
         net = make_net(dropout=0.3).eval()
         inputs = draw(1, BATCH, WIDTHS[0])

@@ -1,4 +1,4 @@
-"""The training loop against a plain PyTorch loop, and its promises: stopping, schedules, isolation, divergence."""
+"""The training loop against a plain PyTorch loop: stopping, schedules, isolation, divergence."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ def run(
     weight: Tensor | None = None,
     heldout_sets: Sequence[IntArray] | None = None,
     seed: int = 7,
+    **options: Sequence[float] | Sequence[int],
 ) -> tuple[TrainingRecord, Regression]:
     objective = Regression(net, inputs, target)
     record = train(
@@ -76,6 +77,7 @@ def run(
         label="test model",
         weight=weight,
         heldout_sets=heldout_sets,
+        **options,  # type: ignore[arg-type]
     )
     return record, objective
 
@@ -94,7 +96,7 @@ class TestAgainstPlainTorch:
     @pytest.mark.parametrize("schedule", ["cosine", "constant"])
     @pytest.mark.parametrize("weighted", [False, True])
     def test_full_batches_give_the_weights_of_a_plain_loop(self, schedule: str, weighted: bool) -> None:
-        """With all rows in every batch the order of rows does not matter, and members can be trained alone."""
+        """With all rows in every batch the order of rows does not matter: members can be trained alone."""
         inputs, target = problem()
         rows = np.arange(96)
         weight = torch.from_numpy(np.random.default_rng(3).uniform(0.2, 1.8, 96).astype(np.float32))
@@ -170,6 +172,53 @@ class TestMembersAreSeparate:
         run(second, inputs, worse, row_sets, plan, heldout_sets=heldout)
         for member in (0, 2):
             assert_same_member(first, second, member)
+
+
+class TestRateFactors:
+    """Members of one stack that learn at different paces."""
+
+    @pytest.mark.parametrize("factors", [(1.0, 0.3, 0.1), (0.3, 0.1, 3.0), (0.5, 0.5, 0.5)])
+    def test_a_factor_multiplies_the_learning_rate(self, factors: tuple[float, ...]) -> None:
+        """With full batches a member's weights are those of a plan with its own rate."""
+        inputs, target = problem()
+        plan = replace(PLAN, epochs=12, batch_size=96, learning_rate=5e-3)
+        rows = [np.arange(96)] * 3
+        together = make_net(3)
+        run(together, inputs, target, rows, plan, rate_factors=factors)
+        for member, factor in enumerate(factors):
+            alone = make_net(3)
+            run(alone, inputs, target, rows, replace(plan, learning_rate=factor * plan.learning_rate))
+            assert_same_member(together, alone, member, rtol=1e-3, atol=1e-4)
+
+    def test_factors_of_one_change_nothing(self) -> None:
+        inputs, target = problem()
+        plain, factored = make_net(2, 0.2), make_net(2, 0.2)
+        run(plain, inputs, target, [np.arange(96)] * 2)
+        run(factored, inputs, target, [np.arange(96)] * 2, rate_factors=(1.0, 1.0))
+        assert torch.equal(plain.flat, factored.flat)
+
+
+class TestTwins:
+    def test_twins_see_their_rows_in_the_same_order(self) -> None:
+        inputs, target = problem()
+        rows = [np.arange(48), np.arange(48), np.arange(48, 96), np.arange(48, 96)]
+        _, objective = run(make_net(4), inputs, target, rows, twins=[0, 0, 1, 1])
+        for batch in objective.trained_rows:
+            np.testing.assert_array_equal(batch[0], batch[1])
+            np.testing.assert_array_equal(batch[2], batch[3])
+
+    def test_twins_that_start_alike_end_alike(self) -> None:
+        inputs, target = problem()
+        net = make_net(4)
+        net.start_alike([5, 5, 7, 7])
+        assert torch.equal(member_weights(net, 0)[0], member_weights(net, 1)[0])
+        assert not torch.equal(member_weights(net, 0)[0], member_weights(net, 2)[0])
+        rows = [np.arange(48), np.arange(48), np.arange(48, 96), np.arange(48, 96)]
+        run(net, inputs, target, rows, twins=[5, 5, 7, 7])
+        for first, second in ((0, 1), (2, 3)):
+            for one, other in zip(member_weights(net, first), member_weights(net, second), strict=True):
+                assert torch.equal(one, other)
+        assert not torch.equal(member_weights(net, 0)[0], member_weights(net, 2)[0])
 
 
 class TestRows:
@@ -387,7 +436,9 @@ class TestDivergence:
         """The loss of a step is measured before the step; parameters it sends to infinity must not pass."""
         inputs, target = problem()
         net = make_net(1)
-        plan = replace(PLAN, epochs=1, batch_size=96, learning_rate=1e38, schedule="constant", weight_decay=1.0)
+        plan = replace(
+            PLAN, epochs=1, batch_size=96, learning_rate=1e38, schedule="constant", weight_decay=1.0
+        )
         with torch.no_grad():
             net.flat.mul_(10.0)
         with pytest.raises(TrainingDivergedError):

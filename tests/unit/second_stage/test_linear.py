@@ -73,10 +73,14 @@ class TestLinearStructural:
         np.testing.assert_allclose(model.coefficients[1:], 0.0, atol=1e-6)
         np.testing.assert_allclose(model.coefficients[0], data.outcome.mean(), atol=1e-6)
 
-    def test_ridge_shrinks(self, data: TrainingData, make_first_stage: MakeFirstStage, runtime: Runtime) -> None:
+    def test_ridge_shrinks(
+        self, data: TrainingData, make_first_stage: MakeFirstStage, runtime: Runtime
+    ) -> None:
         norms = [
             np.linalg.norm(
-                LinearStructural(ridge).fit(data, make_first_stage(data), seed=0, runtime=runtime).coefficients[1:]
+                LinearStructural(ridge)
+                .fit(data, make_first_stage(data), seed=0, runtime=runtime)
+                .coefficients[1:]
             )
             for ridge in (0.01, 0.1, 1.0)
         ]

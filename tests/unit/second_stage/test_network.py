@@ -29,7 +29,9 @@ encodings = pytest.mark.parametrize("encoding", STRUCTURAL_ENCODINGS)
 def fit(data: TrainingData, make_first_stage: MakeFirstStage, runtime: Runtime, tiny: NetworkSettings) -> Any:
     """Return a fitter of small structural networks on ``data``."""
 
-    def run(*, seed: int = 0, settings: dict[str, Any] | None = None, **options: Any) -> NeuralStructuralModel:
+    def run(
+        *, seed: int = 0, settings: dict[str, Any] | None = None, **options: Any
+    ) -> NeuralStructuralModel:
         learner = NeuralStructural(replace(tiny, **(settings or {})), **options)
         return learner.fit(data, make_first_stage(data), seed=seed, runtime=runtime)
 
@@ -97,7 +99,9 @@ class TestPredictions:
         single = [
             replace(model, net=model.net.subset([member])).predict(context, action) for member in range(3)
         ]
-        np.testing.assert_allclose(model.predict(context, action), np.mean(single, axis=0), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            model.predict(context, action), np.mean(single, axis=0), rtol=1e-4, atol=1e-5
+        )
         assert not np.allclose(single[0], single[1], atol=1e-3)
 
     def test_no_rows(self, data: TrainingData, fit: Any) -> None:
@@ -151,7 +155,8 @@ class TestTraining:
         first_stage = make_first_stage(data)
         spoiled = replace(first_stage, target=np.where(weight == 0.0, 1e4, first_stage.target))
         models = [
-            NeuralStructural(tiny).fit(heavy, stage, seed=0, runtime=runtime) for stage in (first_stage, spoiled)
+            NeuralStructural(tiny).fit(heavy, stage, seed=0, runtime=runtime)
+            for stage in (first_stage, spoiled)
         ]
         context, action = rows(data, 20)
         np.testing.assert_array_equal(*(model.predict(context, action) for model in models))
@@ -200,7 +205,7 @@ class TestChoice:
         assert np.isfinite(model.predict(*rows(data, 20))).all()
 
     def test_unknown_encodings(self, fit: Any) -> None:
-        with pytest.raises(InputError, match="second-stage encodings among .*got 'wavelets'"):
+        with pytest.raises(InputError, match=r"second-stage encodings among .*got 'wavelets'"):
             fit(settings={"encodings": ("wavelets",)})
 
     @pytest.mark.parametrize(
@@ -226,7 +231,7 @@ class TestStructuralEncoder:
         encoder = StructuralEncoder.learn(data, 6, centred=centre_action)
         width = data.action_spec.width
         # One numeric context with six bins and one category of three levels.
-        expected = 1 + 3 if encoding == "standardised" else 6 + 3
+        expected = 6 + 3 if encoding.startswith("piecewise") else 1 + 3
         assert encoder.context_features(data.context, encoding).shape == (len(data), expected)
         wide = encoding == "piecewise_action" and data.action_spec.kind == "continuous"
         assert encoder.action_features_width(encoding) == (width + 6 * width if wide else width)

@@ -142,7 +142,9 @@ class TestExpectation:
         for name in ("unbiased", "single"):
             rule = DrawRule(name)  # type: ignore[arg-type]
             nodes = rule.draw(law, rows, torch.Generator().manual_seed(0))
-            losses = rule.loss(value(nodes.actions), nodes, TARGET.expand(len(rows), -1), law, torch.tensor(0.0))
+            losses = rule.loss(
+                value(nodes.actions), nodes, TARGET.expand(len(rows), -1), law, torch.tensor(0.0)
+            )
             (gradients[name],) = torch.autograd.grad(losses.mean(), theta)
         torch.testing.assert_close(gradients["unbiased"], exact, rtol=0.02, atol=0.02)
         assert float((gradients["single"] - exact).abs().max()) > 0.1

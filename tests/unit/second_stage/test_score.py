@@ -56,7 +56,9 @@ class TestNuisanceLosses:
         assert losses["outcome_mse"] == pytest.approx(np.mean((outcome - predicted) ** 2))
         assert losses["outcome_r2"] == pytest.approx(0.75)
 
-    def test_no_outcome_model_no_outcome_loss(self, data: TrainingData, make_first_stage: MakeFirstStage) -> None:
+    def test_no_outcome_model_no_outcome_loss(
+        self, data: TrainingData, make_first_stage: MakeFirstStage
+    ) -> None:
         losses = nuisance_losses(data, make_first_stage(data))
         assert not any(name.startswith("outcome") for name in losses)
 

@@ -1,0 +1,44 @@
+"""The checks of arguments that several problems make."""
+
+from numbers import Integral, Real
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dmliv.data import FloatArray
+from dmliv.errors import InputError
+
+
+def is_finite_number(value: object) -> bool:
+    """Tell whether ``value`` is a real, finite number."""
+    return not isinstance(value, bool) and isinstance(value, Real) and bool(np.isfinite(float(value)))
+
+
+def check_count(n: object) -> None:
+    """Raise unless ``n`` is a positive integer."""
+    if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
+        raise InputError(f"Expected n to be a positive integer, got {n!r}.")
+
+
+def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    """Raise unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        raise InputError(f"Expected {name} to be one of {choices}, got {value!r}.")
+
+
+def check_bounds(low: float, high: float) -> None:
+    """Raise unless [low, high] is a proper interval."""
+    if not (is_finite_number(low) and is_finite_number(high) and low < high):
+        raise InputError(f"Expected finite action bounds with low < high, got low={low!r} and high={high!r}.")
+
+
+def as_column(values: ArrayLike, n: int, name: str) -> FloatArray:
+    """Return ``values`` as an (n,) array; a scalar is repeated."""
+    column = np.asarray(values, dtype=np.float64)
+    if column.ndim == 0:
+        return np.full(n, column)
+    if column.shape not in {(n,), (n, 1)}:
+        raise InputError(
+            f"Expected {name} of shape ({n},) or ({n}, 1), one value per row of X, got {column.shape}."
+        )
+    return column.reshape(n)

@@ -1,0 +1,221 @@
+"""IHDP and PM-CMR: real contexts, with a drawn instrument, action and outcome.
+
+The equations are in `dmliv.problems.equations`, what a replication consists of in
+`dmliv.problems.replication`. The counterfactual is a parabola in the action that opens upwards, so the best
+policy in [-3, 5] is the constant 5; few training actions exceed 4, and rewards mostly test how a learned
+curve goes on beyond them.
+
+Outcomes are in units of their replication. Hence take samples and truth from one replication: give the same
+number to all calls, or work with the object that `replication` returns.
+
+References
+----------
+Wu et al., "Learning Instrumental Variable from Data Fusion for Treatment Effect Estimation", AAAI 2023 (the
+generator).
+
+Shao, Soleymani, Quinzan and Kwiatkowska, "Learning Decision Policies with Instrumental Variables through
+Double Machine Learning", ICML 2024 (the benchmark).
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from numbers import Integral
+from typing import ClassVar, get_args
+
+from numpy.typing import ArrayLike
+
+from dmliv.data import FloatArray, IVData
+from dmliv.errors import InputError
+from dmliv.problems.assets import DataDir
+from dmliv.problems.base import EvaluationSet
+from dmliv.problems.checks import check_choice
+from dmliv.problems.equations import Variant, equations
+from dmliv.problems.real_contexts import ihdp_contexts, pmcmr_contexts
+from dmliv.problems.replication import PartName, Replication, Split, draw_replication
+
+# A replication shuffles once for each one before it, a millisecond each.
+_MOST_REPLICATIONS = 10_000
+
+
+@dataclass(frozen=True)
+class SemiSynthetic(ABC):
+    """A problem with real contexts.
+
+    Parameters
+    ----------
+    n_levels : {5, 3}, default 5
+        Number of levels of the instrument.
+    variant : {"code", "text"}, default "code"
+        The equations of the code that drew the published data, or those printed in the paper.
+    data_dir : path, optional
+        A folder that holds the files; without it they are looked for in the folder that the environment
+        variable ``DMLIV_DATA`` names and in the cache, and downloaded at last.
+    """
+
+    action_range: ClassVar[tuple[float, float]] = Replication.action_range
+    # Seeds of the published runs by number of levels; with them the published files come out.
+    _seeds: ClassVar[dict[int, int]]
+
+    n_levels: int = 5
+    variant: Variant = "code"
+    data_dir: DataDir = None
+
+    def __post_init__(self) -> None:
+        check_choice("n_levels", self.n_levels, tuple(self._seeds))
+        check_choice("variant", self.variant, get_args(Variant))
+
+    @abstractmethod
+    def _real_contexts(self) -> FloatArray:
+        """Return all real contexts, shape (n, 6)."""
+
+    def replication(self, number: int = 0) -> Replication:
+        """Return a replication; 0 to 19 are the published ones, if ``variant`` is "code".
+
+        Parameters
+        ----------
+        number : int, default 0
+            Which one, 0 to 9999.
+
+        Returns
+        -------
+        Replication
+        """
+        _check_number(number)
+        seed = self._seeds[self.n_levels]
+        law = equations(self.variant, self.n_levels)
+        return draw_replication(self._real_contexts(), law, seed, int(number))
+
+    def split(self, replication: int, part: PartName) -> Split:
+        """Return a part, "train", "validation" or "test", of a replication with its truth."""
+        return self.replication(replication).split(part)
+
+    def sample(self, n: int | None = None, seed: int = 0) -> IVData:
+        """Return training rows of a replication.
+
+        Parameters
+        ----------
+        n : int, optional
+            The first so many rows; all by default. More than there are cannot be had.
+        seed : int, default 0
+            The number of the replication; pass it as ``replication`` wherever the truth is asked for.
+
+        Returns
+        -------
+        IVData
+            Outcome ``Y`` (n,), action ``T`` (n,), instrument level ``Z`` (n, 1) and context ``X`` (n, 6).
+        """
+        return self.replication(seed).sample(n)
+
+    def counterfactual(self, X: ArrayLike, T: ArrayLike, replication: int = 0) -> FloatArray:
+        """Return the true counterfactual h0 in the units of a replication.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, 6)
+            Contexts.
+        T : array_like, shape (n,) or (n, 1), or a scalar
+            Actions.
+        replication : int, default 0
+            Whose training rows set the units.
+
+        Returns
+        -------
+        ndarray, shape (n,)
+        """
+        return self.replication(replication).counterfactual(X, T)
+
+    def validation_set(self, replication: int = 0) -> EvaluationSet:
+        """Return ``X`` (n, 6), ``T`` (n,) and truth (n,) of the validation rows of a replication."""
+        return self.replication(replication).validation_set()
+
+    def test_set(self, replication: int = 0) -> EvaluationSet:
+        """Return ``X`` (n, 6), ``T`` (n,) and truth (n,) of the test rows of a replication."""
+        return self.replication(replication).test_set()
+
+    def contexts(
+        self,
+        n: int | None = None,
+        seed: int = 1,
+        shift: float = 0.0,
+        replication: int = 0,
+        part: PartName = "validation",
+    ) -> FloatArray:
+        """Return contexts for judging policies, shape (n, 6).
+
+        Parameters
+        ----------
+        n : int, optional
+            By default the rows of the part as they are; a number draws so many of them with replacement.
+        seed : int, default 1
+            Seed of that draw.
+        shift : float, default 0.0
+            Must be 0: there is no shifted law of real contexts.
+        replication : int, default 0
+            Whose rows.
+        part : {"train", "validation", "test"}, default "validation"
+            Which rows.
+        """
+        if shift != 0:
+            raise InputError(
+                f"Expected shift=0, as real contexts have no shifted law, got {shift!r}; leave it out."
+            )
+        return self.replication(replication).contexts(n, seed, part)
+
+
+@dataclass(frozen=True)
+class IHDP(SemiSynthetic):
+    """Infants of the Infant Health and Development Program: 747 rows.
+
+    Training, validation and test part have 470, 202 and 75 rows.
+
+    Parameters
+    ----------
+    n_levels : {5, 3}, default 5
+        Number of levels of the instrument.
+    variant : {"code", "text"}, default "code"
+        The equations of the code that drew the published data, or those printed in the paper.
+    data_dir : path, optional
+        A folder that holds the file; else the folder in ``DMLIV_DATA``, the cache or a download (0.2 MB).
+
+    Examples
+    --------
+    >>> replication = IHDP().replication(3)  # doctest: +SKIP
+    >>> data = replication.sample()  # doctest: +SKIP
+    >>> X, T, truth = replication.test_set()  # doctest: +SKIP
+    """
+
+    _seeds: ClassVar[dict[int, int]] = {5: 2023, 3: 2023}
+
+    def _real_contexts(self) -> FloatArray:
+        return ihdp_contexts(self.data_dir)
+
+
+@dataclass(frozen=True)
+class PMCMR(SemiSynthetic):
+    """Counties of the US in a study of air pollution (PM2.5) and heart mortality (CMR): 2132 rows.
+
+    Training, validation and test part have 1343, 575 and 214 rows; the paper's 1350 is a rounded number.
+
+    Parameters
+    ----------
+    n_levels : {5, 3}, default 5
+        Number of levels of the instrument.
+    variant : {"code", "text"}, default "code"
+        The equations of the code that drew the published data, or those printed in the paper.
+    data_dir : path, optional
+        A folder that holds the files; else the folder in ``DMLIV_DATA``, the cache or a download (2.8 MB).
+    """
+
+    _seeds: ClassVar[dict[int, int]] = {5: 2023, 3: 2024}
+
+    def _real_contexts(self) -> FloatArray:
+        return pmcmr_contexts(self.data_dir)
+
+
+def _check_number(number: object) -> None:
+    """Raise unless ``number`` can be that of a replication."""
+    is_integer = isinstance(number, Integral) and not isinstance(number, bool)
+    if not is_integer or number not in range(_MOST_REPLICATIONS):
+        raise InputError(
+            f"Expected a replication from 0 to {_MOST_REPLICATIONS - 1}, got {number!r}; pass its number."
+        )
