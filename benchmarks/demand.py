@@ -70,7 +70,7 @@ def summary(records: list[dict[str, object]]) -> str:
     for record in records:
         groups[record["method"], record["rows"], record["strength"]].append(record)
     lines = [
-        "| method | rows | instrument strength | seeds | grid MSE, median (lowest to highest) | iid MSE, median |",
+        "| method | rows | strength | seeds | grid MSE, median (lowest to highest) | iid MSE, median |",
         "|---|---|---|---|---|---|",
     ]
     for (method, rows, strength), group in sorted(groups.items(), key=str):

@@ -61,7 +61,9 @@ def mixture_loss(raw: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
     return -torch.logsumexp(torch.log_softmax(logits, dim=1) + component, dim=1).mean()
 
 
-def plain_steps(loss_of: Callable[..., torch.Tensor], net: nn.Module, *tensors: torch.Tensor) -> Iterator[None]:
+def plain_steps(
+    loss_of: Callable[..., torch.Tensor], net: nn.Module, *tensors: torch.Tensor
+) -> Iterator[None]:
     """Train for ever, one step per item."""
     optimiser = torch.optim.AdamW(net.parameters(), lr=2e-4, weight_decay=1e-3)
     loader = DataLoader(TensorDataset(*tensors), batch_size=BATCH, shuffle=True)
@@ -137,7 +139,9 @@ def stacked_step_time(head: MeanHead | MixtureHead, n_rows: int = 1000, epochs: 
             del training
             return head.row_loss(net(inputs[rows]), target[rows])
 
-    plan = NetworkSettings(epochs=epochs, batch_size=BATCH, learning_rate=2e-4, schedule="constant").plan(n_rows)
+    plan = NetworkSettings(epochs=epochs, batch_size=BATCH, learning_rate=2e-4, schedule="constant").plan(
+        n_rows
+    )
     row_sets = [np.arange(n_rows)] * MEMBERS
     start = time.perf_counter()
     train(net, Objective(), row_sets, plan, generator=generator, progress=SilentProgress(), label="speed")
@@ -162,7 +166,7 @@ def main() -> None:
     step_ratios: dict[str, list[float]] = {"outcome": [], "action": []}
     fit_ratios: dict[int, list[float]] = {1000: [], 10_000: []}
     for repeat in track(range(arguments.repeats), description="Plain loop and stacked engine in turn"):
-        for n_rows in fit_ratios:
+        for n_rows, ratios in fit_ratios.items():
             plain = plain_step_times(n_rows)
             if n_rows == 1000:
                 step_ratios["outcome"].append(plain["outcome"] / stacked_step_time(MeanHead()))
@@ -170,7 +174,7 @@ def main() -> None:
             data = TicketDemand().sample(n_rows, seed=repeat)
             start = time.perf_counter()
             DMLIV(random_state=repeat).fit(data.Y, data.T, Z=data.Z, X=data.X)
-            fit_ratios[n_rows].append(plain_budget(n_rows, plain) / (time.perf_counter() - start))
+            ratios.append(plain_budget(n_rows, plain) / (time.perf_counter() - start))
     result = {
         "repeats": arguments.repeats,
         "threads": 1,

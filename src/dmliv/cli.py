@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from dmliv.data_commands import data_app
 from dmliv.errors import DMLIVError
 
 _EXIT_BAD_INPUT = 2
@@ -30,6 +31,8 @@ class _PlainErrors(TyperGroup):
 app = typer.Typer(
     cls=_PlainErrors, no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False
 )
+
+app.add_typer(data_app, name="data")
 
 
 def _show_version(wanted: bool) -> None:

@@ -22,19 +22,18 @@ DataDirOption = Annotated[
 @data_app.command("list")
 def list_files(data_dir: DataDirOption = None) -> None:
     """Show every file with its size and where it is."""
-    from rich.console import Console
     from rich.filesize import decimal
-    from rich.table import Table
 
     from dmliv.problems.assets import ASSETS, cache_dir, copies
 
-    table = Table("file", "size", "found in", box=None, pad_edge=False)
+    width = max(map(len, ASSETS))
     for asset in ASSETS.values():
         path = next(copies(asset, data_dir), None)
-        table.add_row(asset.name, decimal(asset.size), "missing" if path is None else str(path))
-    # Soft wrapping leaves long paths in one piece, to be copied.
-    Console(highlight=False, soft_wrap=True).print(table)
-    typer.echo(f"Downloads are kept in {cache_dir()}")
+        place = "missing" if path is None else str(path)
+        if path is not None and path.stat().st_size != asset.size:
+            place += " (damaged: wrong size)"
+        typer.echo(f"{asset.name:<{width}}  {decimal(asset.size):>8}  {place}")
+    typer.echo(f"Downloads are kept in {cache_dir()}.")
 
 
 @data_app.command()
@@ -42,7 +41,7 @@ def fetch(
     name: Annotated[str, typer.Argument(help='A file, a data set such as "mnist", or "all".')],
     data_dir: DataDirOption = None,
 ) -> None:
-    """Download files that are missing or damaged; nothing is done for those that are there."""
+    """Download files into the cache; those that are there and intact are left alone."""
     from dmliv.problems.assets import locate, select
 
     for asset in select(name):

@@ -11,10 +11,13 @@ from dmliv.errors import InputError
 from dmliv.first_stage.base import ActionLearner, OutcomeLearner
 from dmliv.first_stage.networks import NeuralAction, NeuralOutcome
 from dmliv.first_stage.regressors import RegressorAction, RegressorOutcome
+from dmliv.nets.images import ImageColumns
 from dmliv.nets.settings import ByRows, NetworkSettings
 from dmliv.second_stage.base import StructuralLearner
 from dmliv.second_stage.network import NeuralStructural
 from dmliv.second_stage.projection import DrawRule
+
+__all__ = ["ImageColumns", "Learners", "neural", "paper_neural"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Learners:
             object.__setattr__(self, "action", RegressorAction(self.action))
 
 
-def neural(n_members: int = 3) -> Learners:
+def neural(*, image: ImageColumns | None = None, n_members: int = 3) -> Learners:
     """Return the default networks.
 
     Training is short and fast: a high learning rate with warm-up and cosine decay, few epochs, larger batches
@@ -53,6 +56,8 @@ def neural(n_members: int = 3) -> Learners:
 
     Parameters
     ----------
+    image : ImageColumns, optional
+        Context columns that are the pixels of an image.
     n_members : int
         Networks in the ensemble for h.
     """
@@ -66,6 +71,7 @@ def neural(n_members: int = 3) -> Learners:
         rate_factors=(1.0, 2.5),
         encodings=("standardised", "piecewise_context", "products"),
         n_bins=24,
+        image=image,
     )
     action = NetworkSettings(
         hidden=(128, 64),
@@ -75,6 +81,7 @@ def neural(n_members: int = 3) -> Learners:
         learning_rate=5e-3,
         encodings=("standardised", "piecewise_context", "products"),
         n_bins=24,
+        image=image,
     )
     structural = NetworkSettings(
         hidden=(128, 64, 32),
@@ -84,6 +91,7 @@ def neural(n_members: int = 3) -> Learners:
         learning_rate=4e-3,
         encodings=("standardised", "piecewise"),
         n_bins=24,
+        image=image,
     )
     return Learners(
         NeuralOutcome(outcome),
@@ -94,7 +102,9 @@ def neural(n_members: int = 3) -> Learners:
     )
 
 
-def paper_neural(data_set: Literal["demand", "real"] = "demand") -> Learners:
+def paper_neural(
+    data_set: Literal["demand", "real", "image"] = "demand", image: ImageColumns | None = None
+) -> Learners:
     """Return the networks, budgets and single draw of the paper, as in its released code.
 
     Three ReLU layers 128-64-32 with dropout after the first two, AdamW at a constant rate, hundreds of
@@ -102,9 +112,14 @@ def paper_neural(data_set: Literal["demand", "real"] = "demand") -> Learners:
 
     Parameters
     ----------
-    data_set : {"demand", "real"}
-        ``"demand"`` has the low-dimensional demand settings; ``"real"`` those of IHDP and PM-CMR.
+    data_set : {"demand", "real", "image"}
+        ``"demand"`` has the low-dimensional demand settings, ``"real"`` those of IHDP and PM-CMR, ``"image"``
+        those of demand with images: convolutions in every network, hours of training.
+    image : ImageColumns, optional
+        The pixels, for ``"image"``.
     """
+    if (data_set == "image") != (image is not None):
+        raise InputError(f"Expected image= exactly for data_set 'image', got {image} for {data_set!r}.")
     if data_set == "demand":
         shared = NetworkSettings(
             dropout=ByRows(factor=1000, shift=5000, high=0.5),
@@ -129,8 +144,21 @@ def paper_neural(data_set: Literal["demand", "real"] = "demand") -> Learners:
             encodings=("raw",),
         )
         n_components, structural = 5, shared
+    elif data_set == "image" and image is not None:
+        shared = NetworkSettings(
+            hidden=(32,),
+            dropout=0.3,
+            epochs=500,
+            batch_size=128,
+            learning_rate=1e-3,
+            weight_decay=0.05,
+            schedule="constant",
+            encodings=("raw",),
+            image=replace(image, features="convolution"),
+        )
+        n_components, structural = 10, shared
     else:
-        raise InputError(f"Expected data_set 'demand' or 'real', got {data_set!r}.")
+        raise InputError(f"Expected data_set 'demand', 'real' or 'image', got {data_set!r}.")
     return Learners(
         NeuralOutcome(shared),
         NeuralAction(shared, n_components=n_components),

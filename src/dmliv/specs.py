@@ -114,10 +114,14 @@ class ActionSpec:
         source, d = Source.of(values, "action"), len(self.names)
         if source.flat and source.n_rows == d > 1 and n_rows is not None:
             return self._repeat(np.asarray(values).reshape(1, -1), n_rows)
-        raw = source.match(self.names, self.named, n_rows)
         if self.kind == "discrete":
-            return self._encode(raw[0])
-        return (np.column_stack([column.numbers() for column in raw]) - self.mean) / self.scale
+            return self._encode(source.match(self.names, self.named, n_rows)[0])
+        return (self.numbers(source, n_rows) - self.mean) / self.scale
+
+    def numbers(self, values: object, n_rows: int | None = None) -> FloatArray:
+        """Read continuous actions in the user's units, shape (n, d), columns in training order."""
+        raw = Source.of(values, "action").match(self.names, self.named, n_rows)
+        return np.column_stack([column.numbers() for column in raw])
 
     def to_user(self, values: FloatArray | IntArray) -> npt.NDArray[Any]:
         """Return what `read` gave in the user's own units or levels; shape (n,), or (n, d) for d > 1."""

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neighbors import KNeighborsRegressor
 
 from dmliv.errors import DMLIVError, InputError, NotFittedError, TrainingDivergedError
 from dmliv.learners import Learners
+from dmliv.nets.settings import NetworkSettings
 
 Spoil = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -189,3 +190,21 @@ class TestExtremeInput:
         T[7] = "rare"
         estimator = make(tiny_learners).fit(labels.Y, T, Z=labels.Z, X=labels.X)
         assert np.isfinite(estimator.predict("rare", labels.X)).all()
+
+
+class TestSettingsThatCannotWork:
+    @pytest.mark.parametrize("learners", ["networks", LinearRegression()])
+    def test_something_else_than_learners(self, make: Any, plain: Any, learners: Any) -> None:
+        with pytest.raises(InputError, match="Expected learners"):
+            make(learners).fit(plain.Y, plain.T, Z=plain.Z, X=plain.X)
+
+    @pytest.mark.parametrize("change", [{"schedule": "linear"}, {"warmup": 5.0}, {"weight_decay": -1.0}])
+    def test_plans(self, change: dict[str, Any]) -> None:
+        with pytest.raises(InputError, match="Expected"):
+            NetworkSettings(**change).plan(100)
+
+    def test_a_score_without_variation(self, make: Any, plain: Any, tiny_learners: Learners) -> None:
+        estimator = make(tiny_learners).fit(plain.Y, plain.T, Z=plain.Z, X=plain.X)
+        for rows in (slice(0, 0), slice(0, 5)):
+            with pytest.raises(InputError, match="outcomes that vary"):
+                estimator.score(np.zeros(100)[rows], Z=plain.Z[rows], X=plain.X[rows])

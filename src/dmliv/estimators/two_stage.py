@@ -94,6 +94,11 @@ class TwoStageIV(CounterfactualEstimator):
             min_rows=max(_FEWEST_ROWS, 2 * self.n_folds),
         )
         learners = neural() if self.learners is None else self.learners
+        if not isinstance(learners, Learners):
+            raise InputError(
+                "Expected learners such as neural() or Learners(outcome=, action=, structural=), got "
+                f"{learners!r}."
+            )
         runtime = Runtime(
             resolve_device(self.device), progress_for(self.verbose), effective_n_jobs(self.n_jobs or 1)
         )
@@ -143,6 +148,10 @@ class TwoStageIV(CounterfactualEstimator):
         del T
         fitted = self._fitted()
         outcome = read_outcome(Y)
+        if len(outcome) == 0 or np.all(outcome == outcome[0]):
+            raise InputError(
+                f"Expected outcomes that vary to score on, got {len(outcome)} rows with at most one value."
+            )
         weight = read_weight(sample_weight, len(outcome))
         exogenous = Exogenous(fitted.context.read(X, len(outcome)), self._data_specs[0].read(Z, len(outcome)))
         with single_thread():

@@ -13,8 +13,8 @@ from dmliv.nets.settings import NetworkSettings
 # A choice looks at no more rows than this: enough to tell candidates apart, and choosing stays cheap next to
 # fitting. With few rows several splits make the choice less noisy.
 _MOST_ROWS = 2000
-_ENOUGH_HELDOUT_ROWS = 400
-_MOST_SPLITS = 3
+_ENOUGH_HELDOUT_ROWS = 500
+_MOST_SPLITS = 5
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from dmliv.data import TableSchema
 from dmliv.errors import InputError
 from dmliv.first_stage.base import Exogenous, FloatArray
 from dmliv.nets.encoding import TableEncoder, products
+from dmliv.nets.images import ImageColumns
 
 #: Encodings a first-stage network can choose from.
 EXOGENOUS_ENCODINGS = ("raw", "standardised", "piecewise", "piecewise_context", "products")
@@ -35,10 +36,11 @@ class ExogenousEncoder:
         context_schema: TableSchema,
         instrument_schema: TableSchema,
         n_bins: int,
+        image: ImageColumns | None = None,
     ) -> ExogenousEncoder:
         """Learn all encodings from training rows; outcomes and actions are not looked at."""
         return cls(
-            TableEncoder.learn(exogenous.context, context_schema.n_levels, n_bins),
+            TableEncoder.learn(exogenous.context, context_schema.n_levels, n_bins, image, context_schema),
             TableEncoder.learn(exogenous.instrument, instrument_schema.n_levels, n_bins),
         )
 

@@ -299,5 +299,7 @@ def assemble(n_rows: int, row_sets: Sequence[Tensor], laws: Sequence[ActionLaw])
 
 def _shortened(residuals: Tensor, length: int) -> Tensor:
     """Return the first residuals of each pool (n_pools, J, d), moved so that the pool keeps its mean."""
+    if residuals.shape[1] == length:
+        return residuals
     part = residuals[:, :length]
     return part - part.mean(1, keepdim=True) + residuals.mean(1, keepdim=True)

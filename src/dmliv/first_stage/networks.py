@@ -148,10 +148,8 @@ class FittedStack:
         """Return the raw outputs of member m for its rows, shape (rows, width)."""
         results: dict[int, Tensor] = {}
         for side in self.sides:
-            inputs = torch.from_numpy(self.encoder.encode(exogenous, side.inputs.encoding).astype(np.float32))
-            parts = member_outputs(
-                side.net, inputs.to(side.net.device), [row_sets[member] for member in side.members]
-            )
+            views = _EncodedViews.of(self.encoder, exogenous, [side.inputs.encoding], side.net.device)
+            parts = member_outputs(side.net, views.at, [row_sets[member] for member in side.members])
             results.update(zip(side.members, parts, strict=True))
         return [results[member] for member in range(len(row_sets))]
 
@@ -177,12 +175,15 @@ class _EncodedViews:
     ----------
     inputs : Tensor, shape (V * n, width)
         Narrow encodings are filled with zero columns.
+    pixels : Tensor, shape (n, n_pixels), or None
+        The same for all encodings.
     view : tuple of int, length M
         Which block of n rows a member reads.
     n_rows : int
     """
 
     inputs: Tensor
+    pixels: Tensor | None
     view: tuple[int, ...]
     n_rows: int
 
@@ -195,10 +196,24 @@ class _EncodedViews:
         width = max(block.shape[1] for block in blocks)
         padded = [np.pad(block, ((0, 0), (0, width - block.shape[1]))) for block in blocks]
         inputs = torch.from_numpy(np.concatenate(padded)).to(device)
-        return cls(inputs, tuple(used.index(name) for name in encodings), len(exogenous))
+        pixels = encoder.context.pixels(exogenous.context)
+        return cls(
+            inputs,
+            None if pixels is None else torch.from_numpy(pixels).to(device),
+            tuple(used.index(name) for name in encodings),
+            len(exogenous),
+        )
 
     def shift(self, row_sets: Sequence[IntArray]) -> list[IntArray]:
+        """Return each member's rows as positions in its own block."""
         return [rows + view * self.n_rows for rows, view in zip(row_sets, self.view, strict=True)]
+
+    def at(self, rows: Tensor) -> Tensor:
+        """Return inputs (M, B, width + n_pixels) at shifted rows (M, B)."""
+        dense = self.inputs[rows]
+        if self.pixels is None:
+            return dense
+        return torch.cat([dense, self.pixels[rows % self.n_rows]], dim=-1)
 
 
 @dataclass(frozen=True)
@@ -207,12 +222,13 @@ class _Supervised:
 
     net: StackedMLP
     head: Head
-    inputs: Tensor
+    views: _EncodedViews
     target: Tensor
 
     def row_loss(self, rows: Tensor, *, training: bool) -> Tensor:
         del training
-        return self.head.row_loss(self.net(self.inputs[rows]), self.target[rows])
+        # Targets are the same in every block of rows.
+        return self.head.row_loss(self.net(self.views.at(rows)), self.target[rows % self.views.n_rows])
 
 
 @dataclass(frozen=True)
@@ -266,27 +282,28 @@ class _StackFitter:
         device = self.runtime.device
         exogenous = Exogenous(self.data.context, self.data.instrument)
         views = _EncodedViews.of(self.encoder, exogenous, [member.encoding for member in inputs], device)
-        copies = views.inputs.shape[0] // len(exogenous)
-        target = np.tile(self.target, (copies,) + (1,) * (self.target.ndim - 1))
         n_rows = max(len(rows) for rows in fit_sets)
+        front = self.settings.front(n_rows)
+        n_inputs = views.inputs.shape[1] + (0 if front is None else front.n_features)
         net = StackedMLP(
             len(inputs),
-            (views.inputs.shape[1], *self.settings.hidden, self.head.width),
+            (n_inputs, *self.settings.hidden, self.head.width),
             dropout=self.settings.dropout_rates(n_rows),
             generator=generator,
             device=device,
+            front=front,
         )
         if twins is not None:
             net.start_alike(twins)
         record = train(
             net,
-            _Supervised(net, self.head, views.inputs, torch.from_numpy(target).to(device)),
+            _Supervised(net, self.head, views, torch.from_numpy(self.target).to(device)),
             views.shift(fit_sets),
             self.settings.plan(n_rows),
             generator=generator,
             progress=self.runtime.progress,
             label=label,
-            weight=_weights(self.data.weight, copies, device),
+            weight=_weights(self.data.weight, len(views.inputs) // views.n_rows, device),
             heldout_sets=None if heldout_sets is None else views.shift(heldout_sets),
             rate_factors=[member.rate_factor for member in inputs],
         )
@@ -306,7 +323,9 @@ def _fit_stack(
 ) -> FittedStack:
     """Train one network per row set."""
     exogenous = Exogenous(data.context, data.instrument)
-    encoder = ExogenousEncoder.learn(exogenous, data.context_schema, data.instrument_schema, settings.n_bins)
+    encoder = ExogenousEncoder.learn(
+        exogenous, data.context_schema, data.instrument_schema, settings.n_bins, settings.image
+    )
     fitter = _StackFitter(data, target, head, settings, encoder, label, runtime)
     # A member's inputs may not depend on rows that member must not see. Two sides of the members each choose
     # from the rows all their members share (with K folds: the other half of the folds), and train apart, so

@@ -180,6 +180,11 @@ def _fit_member(
     learner: RegressorAction, discrete: bool, inputs: FloatArray, action: Any, weight: FloatArray, seed: int
 ) -> Any:
     if discrete:
+        if len(np.unique(action)) < 2:
+            raise InputError(
+                "Expected at least two levels of the action in the complement of every fold, got one; use "
+                "fewer folds, or drop levels with very few rows."
+            )
         return _fit_one(learner.regressor, inputs, action, weight, seed)
     return _fit_location(learner, inputs, action, weight, seed)
 

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dmliv.data import Table
+from dmliv.data import IntArray, Table, TableSchema
+from dmliv.nets.images import ImageColumns, ImageEncoder
 
 FloatArray = npt.NDArray[np.float64]
 Float32Array = npt.NDArray[np.float32]
@@ -94,61 +95,95 @@ class PiecewiseLinearTensor:
 class TableEncoder:
     """Encodings of one table, learned on the training rows.
 
+    Pixels are left out of the encodings of numeric columns. They come back as fixed image features at the end
+    of every encoding, or as :meth:`pixels` for networks with convolutions.
+
     Attributes
     ----------
-    centre, scale : ndarray, shape (n_numeric,)
-        Mean and standard deviation of the numeric columns.
+    centre, scale : ndarray, shape (n_plain,)
+        Mean and standard deviation of the numeric columns that are no pixels.
     piecewise : tuple of PiecewiseLinear
-        One per numeric column.
+        One per such column.
     n_levels : tuple of int
         Levels of the categorical columns.
+    plain : ndarray of int, shape (n_plain,)
+        Positions of these columns among the numeric ones.
+    image : ImageEncoder or None
     """
 
     centre: FloatArray
     scale: FloatArray
     piecewise: tuple[PiecewiseLinear, ...]
     n_levels: tuple[int, ...]
+    plain: IntArray
+    image: ImageEncoder | None = None
 
     @classmethod
-    def learn(cls, table: Table, n_levels: tuple[int, ...], n_bins: int) -> TableEncoder:
-        """Learn centres, scales and knots from training rows."""
+    def learn(
+        cls,
+        table: Table,
+        n_levels: tuple[int, ...],
+        n_bins: int,
+        image: ImageColumns | None = None,
+        schema: TableSchema | None = None,
+    ) -> TableEncoder:
+        """Learn centres, scales, knots and image features from training rows.
+
+        ``schema`` is needed to find the columns of an ``image``.
+        """
+        plain, encoder = np.arange(table.numeric.shape[1]), None
+        if image is not None and schema is not None:
+            encoder = ImageEncoder.learn(table, image, schema)
+            plain = np.setdiff1d(plain, encoder.positions)
+        columns = table.numeric[:, plain]
         # Rounding can leave a constant column a tiny standard deviation; dividing by it would blow it up.
-        constant = np.all(table.numeric == table.numeric[:1], axis=0)
+        constant = np.all(columns == columns[:1], axis=0)
         return cls(
-            centre=table.numeric.mean(axis=0),
-            scale=np.where(constant, 1.0, table.numeric.std(axis=0)),
-            piecewise=tuple(PiecewiseLinear.learn(column, n_bins) for column in table.numeric.T),
+            centre=columns.mean(axis=0),
+            scale=np.where(constant, 1.0, columns.std(axis=0)),
+            piecewise=tuple(PiecewiseLinear.learn(column, n_bins) for column in columns.T),
             n_levels=n_levels,
+            plain=plain,
+            image=encoder,
         )
 
     def raw(self, table: Table) -> FloatArray:
         """Return numeric columns as they are and one-hot categories, shape (n, width)."""
-        return np.hstack([table.numeric, self._one_hot(table)])
+        return np.hstack([table.numeric[:, self.plain], *self._rest(table)])
 
     def standardised(self, table: Table) -> FloatArray:
         """Return standardised numeric columns and one-hot categories, shape (n, width)."""
-        return np.hstack([(table.numeric - self.centre) / self.scale, self._one_hot(table)])
+        columns = (table.numeric[:, self.plain] - self.centre) / self.scale
+        return np.hstack([columns, *self._rest(table)])
 
     def piecewise_linear(self, table: Table) -> FloatArray:
         """Return piecewise-linear numeric columns and one-hot categories, shape (n, width)."""
         columns = [
-            encoding.encode(column) for encoding, column in zip(self.piecewise, table.numeric.T, strict=True)
+            encoding.encode(column)
+            for encoding, column in zip(self.piecewise, table.numeric[:, self.plain].T, strict=True)
         ]
-        return np.hstack([np.empty((len(table), 0)), *columns, self._one_hot(table)])
+        return np.hstack([np.empty((len(table), 0)), *columns, *self._rest(table)])
 
     def levels(self, table: Table) -> FloatArray:
         """Return few-valued columns level by level and the other numeric ones standardised, (n, width)."""
         columns = [
             encoding.encode(column) if encoding.by_value else ((column - mean) / scale)[:, None]
             for encoding, column, mean, scale in zip(
-                self.piecewise, table.numeric.T, self.centre, self.scale, strict=True
+                self.piecewise, table.numeric[:, self.plain].T, self.centre, self.scale, strict=True
             )
         ]
-        return np.hstack([np.empty((len(table), 0)), *columns, self._one_hot(table)])
+        return np.hstack([np.empty((len(table), 0)), *columns, *self._rest(table)])
 
-    def _one_hot(self, table: Table) -> FloatArray:
+    def pixels(self, table: Table) -> npt.NDArray[np.float32] | None:
+        """Return pixels for convolutions, shape (n, n_pixels), or None when there are none to train on."""
+        if self.image is None or self.image.gradients is not None:
+            return None
+        return table.numeric[:, self.image.positions].astype(np.float32)
+
+    def _rest(self, table: Table) -> list[FloatArray]:
         blocks = [np.eye(levels)[codes] for levels, codes in zip(self.n_levels, table.codes.T, strict=True)]
-        return np.hstack([np.empty((len(table), 0)), *blocks])
+        features = None if self.image is None else self.image.features(table)
+        return blocks if features is None else [*blocks, features]
 
 
 def products(left: FloatArray, right: FloatArray) -> FloatArray:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dmliv.errors import InputError
+from dmliv.nets.images import ImageColumns, ImageFront
 from dmliv.nets.training import TrainingPlan
 
 
@@ -64,6 +65,8 @@ class NetworkSettings:
         Bins of the piecewise-linear encoding.
     patience : int or None
         Stop early after this many epochs without a better loss on held-out rows.
+    image : ImageColumns or None
+        Context columns that are the pixels of an image.
     validation_fraction : float
         Share of the training rows held out for early stopping and for the choice of the encoding.
     """
@@ -82,6 +85,7 @@ class NetworkSettings:
     encodings: tuple[str, ...] = ("standardised",)
     n_bins: int = 16
     patience: int | None = None
+    image: ImageColumns | None = None
     validation_fraction: float = 0.2
 
     def __post_init__(self) -> None:
@@ -113,6 +117,12 @@ class NetworkSettings:
             clip_norm=self.clip_norm,
             patience=self.patience,
         )
+
+    def front(self, n_rows: int) -> ImageFront | None:
+        """Return the convolutions in front of the network, if it has any."""
+        if self.image is None or self.image.features != "convolution":
+            return None
+        return ImageFront(self.image.height, self.image.width, dropout=self.dropout_rates(n_rows)[0])
 
     def dropout_rates(self, n_rows: int) -> tuple[float, ...]:
         """Return the dropout probability after each hidden layer."""

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+
+from dmliv.nets.images import ImageFront
 
 # Dropout compares random bytes with a threshold: probabilities are multiples of 1/256, the scale is exact.
 _BYTE_VALUES = 256
@@ -41,6 +43,9 @@ class StackedMLP(nn.Module):
         Source of the initial weights and, on the CPU, of the dropout masks.
     device : torch.device
         Where the weights live.
+    front : ImageFront, optional
+        Convolutions that turn the last inputs, pixels, into features before the first layer. ``widths[0]``
+        then counts these features, not the pixels.
 
     Attributes
     ----------
@@ -56,8 +61,10 @@ class StackedMLP(nn.Module):
         dropout: Sequence[float],
         generator: np.random.Generator,
         device: torch.device,
+        front: ImageFront | None = None,
     ) -> None:
         super().__init__()
+        self.front = front
         self.n_members = n_members
         self.widths = tuple(int(width) for width in widths)
         self.keep_bytes = tuple(max(1, _BYTE_VALUES - round(_BYTE_VALUES * p)) for p in dropout)
@@ -76,7 +83,12 @@ class StackedMLP(nn.Module):
         return np.concatenate(parts)
 
     def _shapes(self) -> list[tuple[int, int]]:
-        return list(zip(self.widths[:-1], self.widths[1:], strict=True))
+        body = list(zip(self.widths[:-1], self.widths[1:], strict=True))
+        return body if self.front is None else self.front.shapes + body
+
+    @property
+    def _n_front(self) -> int:
+        return 0 if self.front is None else len(self.front.shapes)
 
     @property
     def device(self) -> torch.device:
@@ -110,8 +122,18 @@ class StackedMLP(nn.Module):
         -------
         Tensor, shape (M, B, out)
         """
+        return self.body(self.embed(inputs))
+
+    def embed(self, inputs: Tensor) -> Tensor:
+        """Return what the first layer sees, (M, B, features): pixels become features, the rest stays."""
         if inputs.shape[0] == 1 and self.n_members > 1:
             inputs = inputs.expand(self.n_members, -1, -1)
+        if self.front is None:
+            return inputs
+        return self.front.apply(inputs, self.layers()[: self._n_front], training=self.training)
+
+    def body(self, inputs: Tensor) -> Tensor:
+        """Evaluate the perceptron on embedded inputs (M, B, widths[0])."""
         output: Tensor = _StackedPass.apply(inputs, self.flat, self)  # type: ignore[no-untyped-call]
         return output
 
@@ -174,6 +196,7 @@ class StackedMLP(nn.Module):
             dropout=[0.0] * len(self.keep_bytes),
             generator=np.random.default_rng(0),
             device=self.device,
+            front=self.front,
         )
         index = torch.as_tensor(list(members), device=self.device)
         for (weight, bias), (new_weight, new_bias) in zip(self.layers(), part.layers(), strict=True):
@@ -214,7 +237,7 @@ class _StackedPass(torch.autograd.Function):
         # Dropout only zeroes; its scale 256 / keep multiplies the *next* layer's product, at no cost.
         scales = (1.0, *(_BYTE_VALUES / keep for keep in keeps))
         reuse = net.training and any(ctx.needs_input_grad)
-        layers = net.layers(flat)
+        layers = net.layers(flat)[net._n_front :]
         activations = [inputs]
         hidden = inputs
         for index, (weight, bias) in enumerate(layers):
@@ -237,9 +260,13 @@ class _StackedPass(torch.autograd.Function):
         gradient = grad_outputs[0]
         flat, *activations = ctx.saved_tensors
         net: StackedMLP = ctx.net
-        layers = net.layers(flat)
-        flat_gradient = torch.empty_like(flat) if ctx.needs_input_grad[1] else None
-        targets = net.layers(flat_gradient) if flat_gradient is not None else []
+        layers = net.layers(flat)[net._n_front :]
+        flat_gradient, targets = None, []
+        if ctx.needs_input_grad[1]:
+            # A front has a backward pass of its own; its part of the buffer stays zero here.
+            make = torch.empty_like if net.front is None else torch.zeros_like
+            flat_gradient = make(flat)
+            targets = net.layers(flat_gradient)[net._n_front :]
         for index in reversed(range(len(layers))):
             weight, scale, hidden = layers[index][0], ctx.scales[index], activations[index]
             if flat_gradient is not None:
@@ -273,15 +300,16 @@ class _StackedPass(torch.autograd.Function):
 
 @torch.no_grad()
 def member_outputs(
-    net: StackedMLP, inputs: Tensor, row_sets: Sequence[npt.NDArray[np.int64]]
+    net: StackedMLP, inputs_at: Callable[[Tensor], Tensor], row_sets: Sequence[npt.NDArray[np.int64]]
 ) -> list[Tensor]:
-    """Evaluate every member on its own rows of ``inputs`` (n, in).
+    """Evaluate every member on its own rows.
 
     Parameters
     ----------
     net : StackedMLP
         In evaluation mode.
-    inputs : Tensor, shape (n, in)
+    inputs_at : callable
+        Returns inputs (M, B, in) for rows (M, B).
     row_sets : sequence of M index arrays
 
     Returns
@@ -292,6 +320,8 @@ def member_outputs(
     padded = np.zeros((len(row_sets), longest), dtype=np.int64)
     for member, rows in enumerate(row_sets):
         padded[member, : len(rows)] = rows
-    index = torch.from_numpy(padded).to(inputs.device)
-    outputs = torch.cat([net(inputs[part]) for part in torch.split(index, _EVALUATION_CHUNK, dim=1)], dim=1)
+    index = torch.from_numpy(padded).to(net.device)
+    # Convolutions need far more memory per row than a perceptron.
+    chunk = _EVALUATION_CHUNK if net.front is None else _EVALUATION_CHUNK // 32
+    outputs = torch.cat([net(inputs_at(part)) for part in torch.split(index, chunk, dim=1)], dim=1)
     return [outputs[member, : len(rows)] for member, rows in enumerate(row_sets)]

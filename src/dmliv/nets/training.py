@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 from dmliv.errors import InputError, TrainingDivergedError
 from dmliv.nets.device import single_thread
@@ -63,6 +64,13 @@ class TrainingPlan:
             raise InputError(
                 f"Expected at least one epoch and one row per batch, got epochs={self.epochs} and "
                 f"batch_size={self.batch_size}."
+            )
+        if self.schedule not in ("cosine", "constant"):
+            raise InputError(f"Expected schedule 'cosine' or 'constant', got {self.schedule!r}.")
+        if not 0.0 <= self.warmup <= 1.0 or self.weight_decay < 0.0:
+            raise InputError(
+                f"Expected a warm-up share in [0, 1] and a weight decay of at least 0, got "
+                f"warmup={self.warmup} and weight_decay={self.weight_decay}."
             )
         if not self.learning_rate > 0.0:
             raise InputError(f"Expected a positive learning rate, got {self.learning_rate}.")
@@ -166,9 +174,7 @@ def train(
     largest = max(len(rows) for rows in row_sets)
     batch_size = min(plan.batch_size, largest)
     steps = math.ceil(largest / batch_size)
-    optimiser = torch.optim.AdamW(
-        [net.flat], lr=plan.learning_rate, weight_decay=plan.weight_decay, fused=True
-    )
+    optimiser = _AdamW(net.flat, plan.weight_decay)
     heldout = _Heldout(net, objective, heldout_sets, weight) if heldout_sets is not None else None
     stopping = _Stopping(net, plan.patience) if plan.patience is not None else None
     # A step is proportional to the learning rate: moving a share of the way is a member's own smaller rate.
@@ -191,13 +197,12 @@ def train(
                 net.flat.grad = None
                 member_loss.sum().backward()  # type: ignore[no-untyped-call]
                 net.scale_gradients(plan.clip_norm)
-                for group in optimiser.param_groups:
-                    group["lr"] = peak_factor * plan.rate_at(epoch * steps + step, plan.epochs * steps)
+                rate = peak_factor * plan.rate_at(epoch * steps + step, plan.epochs * steps)
                 if pace is None:
-                    optimiser.step()
+                    optimiser.step(rate)
                 else:
                     before.copy_(net.flat.detach())
-                    optimiser.step()
+                    optimiser.step(rate)
                     net.flat.data.lerp_(before, pace)
                 total += member_loss.detach()
             train_curve.append((total / steps).cpu().double().numpy())
@@ -218,6 +223,40 @@ def train(
         train_loss=np.stack(train_curve),
         heldout_loss=np.stack(heldout_curve) if heldout_curve else None,
     )
+
+
+class _AdamW:
+    """AdamW on one parameter, through torch's functional form.
+
+    The optimiser classes import torch's compiler when the first one is made, which takes longer than a fit.
+    """
+
+    def __init__(self, parameter: Tensor, weight_decay: float) -> None:
+        self._parameter, self._weight_decay = parameter, weight_decay
+        self._mean, self._square = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        self._step = torch.zeros((), device=parameter.device)
+
+    @torch.no_grad()
+    def step(self, learning_rate: float) -> None:
+        """Take one step along the parameter's gradient."""
+        if self._parameter.grad is None:
+            raise ValueError("The parameter has no gradient.")
+        adamw(
+            [self._parameter],
+            [self._parameter.grad],
+            [self._mean],
+            [self._square],
+            [],
+            [self._step],
+            fused=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=learning_rate,
+            weight_decay=self._weight_decay,
+            eps=1e-8,
+            maximize=False,
+        )
 
 
 def _epoch_order(

@@ -48,9 +48,9 @@ class GreedyPolicy:
         self._counterfactual = counterfactual
         self._vectors = counterfactual.read_action(candidates)
         self.candidates: npt.NDArray[Any] = counterfactual.action_to_user(self._vectors)
-        if spec.kind == "continuous" and isinstance(candidates, np.ndarray | list | tuple):
+        if spec.kind == "continuous":
             # The user's own numbers: the way through model units and back may change the last digit.
-            self.candidates = np.asarray(candidates, dtype=np.float64).reshape(self.candidates.shape)
+            self.candidates = spec.numbers(candidates).reshape(self.candidates.shape)
 
     def predict(self, X: object = None) -> npt.NDArray[Any]:
         """Return the recommended action of each row of ``X``, shape (n,), or (n, d) for several columns."""

@@ -17,19 +17,21 @@ def is_finite_number(value: object) -> bool:
 def check_count(n: object) -> None:
     """Raise unless ``n`` is a positive integer."""
     if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
-        raise InputError(f"Expected n to be a positive integer, got {n!r}.")
+        raise InputError(f"Expected n to be a positive integer, got {n!r}; ask for 1 at least.")
 
 
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     """Raise unless ``value`` is one of ``choices``."""
     if value not in choices:
-        raise InputError(f"Expected {name} to be one of {choices}, got {value!r}.")
+        raise InputError(f"Expected {name} to be one of {choices}, got {value!r}; pass one of these.")
 
 
 def check_bounds(low: float, high: float) -> None:
     """Raise unless [low, high] is a proper interval."""
     if not (is_finite_number(low) and is_finite_number(high) and low < high):
-        raise InputError(f"Expected finite action bounds with low < high, got low={low!r} and high={high!r}.")
+        raise InputError(
+            f"Expected finite action bounds with low < high, got low={low!r} and high={high!r}; correct them."
+        )
 
 
 def as_column(values: ArrayLike, n: int, name: str) -> FloatArray:
@@ -39,6 +41,7 @@ def as_column(values: ArrayLike, n: int, name: str) -> FloatArray:
         return np.full(n, column)
     if column.shape not in {(n,), (n, 1)}:
         raise InputError(
-            f"Expected {name} of shape ({n},) or ({n}, 1), one value per row of X, got {column.shape}."
+            f"Expected {name} of shape ({n},) or ({n}, 1), one value per row of X, got shape {column.shape}; "
+            "pass as many values as contexts, or one for all."
         )
     return column.reshape(n)

@@ -1,8 +1,8 @@
 """The order in which the published replications of IHDP take the rows of the public file.
 
 The published generator starts from the training and the test array of the 100 public NPCI replications. These
-hold the rows of the file of the first replication in an order of their own, which cannot be computed from the
-file. It was recovered by undoing the first shuffle of the published generator on its replication 0; no two
+hold the rows of the file of the first replication in an order of their own, of which the file has no trace.
+It was recovered by undoing the first shuffle of the published generator on its replication 0; no two
 rows have the same context.
 """
 

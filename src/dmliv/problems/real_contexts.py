@@ -87,11 +87,11 @@ def _read_ihdp(path: Path, sha256: str) -> FloatArray:
 @lru_cache(maxsize=4)
 def _read_pmcmr(counties: tuple[Path, str], years: tuple[Path, str]) -> FloatArray:
     # One file pads the county codes with zeros, the other does not: they meet as numbers.
-    with counties[0].open(newline="") as stream:
+    with counties[0].open(newline="", encoding="utf-8") as stream:
         rows = {
             int(row["FIPS"]): [float(row[name]) for name in _COUNTY_COLUMNS] for row in csv.DictReader(stream)
         }
-    with years[0].open(newline="") as stream:
+    with years[0].open(newline="", encoding="utf-8") as stream:
         codes = [int(row["FIPS"]) for row in csv.DictReader(stream) if row["Year"] == _YEAR]
     table = np.array(list(rows.values()))
     standardised = np.clip((table - table.mean(axis=0)) / table.std(axis=0), -_LIMIT, _LIMIT)

@@ -179,9 +179,9 @@ class IHDP(SemiSynthetic):
 
     Examples
     --------
-    >>> replication = IHDP().replication(3)  # doctest: +SKIP
-    >>> data = replication.sample()  # doctest: +SKIP
-    >>> X, T, truth = replication.test_set()  # doctest: +SKIP
+    >>> replication = IHDP().replication(3)
+    >>> data = replication.sample()
+    >>> X, T, truth = replication.test_set()
     """
 
     _seeds: ClassVar[dict[int, int]] = {5: 2023, 3: 2023}
@@ -194,7 +194,7 @@ class IHDP(SemiSynthetic):
 class PMCMR(SemiSynthetic):
     """Counties of the US in a study of air pollution (PM2.5) and heart mortality (CMR): 2132 rows.
 
-    Training, validation and test part have 1343, 575 and 214 rows; the paper's 1350 is a rounded number.
+    Training, validation and test part have 1343, 575 and 214 rows (the paper speaks of 1350 for training).
 
     Parameters
     ----------

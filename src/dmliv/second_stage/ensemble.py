@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from dmliv.data import FloatArray, Table
 from dmliv.nets.stacked import StackedMLP
 from dmliv.nets.training import TrainingRecord
-from dmliv.second_stage.features import StructuralEncoder
+from dmliv.second_stage.features import StructuralEncoder, evaluate
 
 # Network rows (members x rows x actions) in one evaluation pass; keeps memory flat.
 _EVALUATION_ROWS = 1 << 17
@@ -44,50 +46,30 @@ class NeuralStructuralModel:
     @torch.no_grad()
     def predict(self, context: Table, action: FloatArray) -> FloatArray:
         """Return h row by row."""
-        features, centre = self._context(context)
-        actions = torch.as_tensor(action, dtype=torch.float32, device=self.net.device)
-        step = max(1, _EVALUATION_ROWS // self.net.n_members)
+        actions = self._tensor(action).unsqueeze(1)
         parts = [
-            self._values(*part)
-            for part in zip(
-                torch.split(features, step),
-                torch.split(centre, step),
-                torch.split(actions, step),
-                strict=True,
-            )
+            self._values(embedded, centre, actions[rows]).squeeze(1)
+            for rows, embedded, centre in self._contexts(context, n_actions=1)
         ]
         return torch.cat(parts).cpu().double().numpy() if parts else np.empty(0)
 
     @torch.no_grad()
     def predict_grid(self, context: Table, actions: FloatArray) -> FloatArray:
-        """Return h for every context with every action, encoding contexts once."""
-        features, centre = self._context(context)
-        candidates = torch.as_tensor(actions, dtype=torch.float32, device=self.net.device)
-        n_actions = len(candidates)
-        step = max(1, _EVALUATION_ROWS // (self.net.n_members * n_actions))
-        result = np.empty((len(context), n_actions))
-        for start in range(0, len(context), step):
-            part = slice(start, start + step)
-            n_rows = len(features[part])
-            values = self._values(
-                features[part].repeat_interleave(n_actions, dim=0),
-                centre[part].repeat_interleave(n_actions, dim=0),
-                candidates.repeat(n_rows, 1),
-            )
-            result[part] = values.view(n_rows, n_actions).cpu().double().numpy()
+        """Return h for every context with every action; each context is encoded and embedded once."""
+        candidates = self._tensor(actions).unsqueeze(0)
+        result = np.empty((len(context), len(actions)))
+        for rows, embedded, centre in self._contexts(context, n_actions=len(actions)):
+            values = self._values(embedded, centre, candidates.expand(len(centre), -1, -1))
+            result[rows] = values.cpu().double().numpy()
         return result
 
     def gradient(self, context: Table, action: FloatArray) -> FloatArray:
         """Return the derivative of h in the action, shape (n, d)."""
-        features, centre = self._context(context)
-        step = max(1, _EVALUATION_ROWS // self.net.n_members)
         parts = []
-        for start in range(0, len(features), step):
-            rows = slice(start, start + step)
-            actions = torch.as_tensor(action[rows], dtype=torch.float32, device=self.net.device)
-            actions.requires_grad_()
-            total = self._values(features[rows], centre[rows], actions).sum()
-            parts.append(torch.autograd.grad(total, actions)[0])
+        for rows, embedded, centre in self._contexts(context, n_actions=1):
+            actions = self._tensor(action[rows]).unsqueeze(1).requires_grad_()
+            total = self._values(embedded, centre, actions).sum()
+            parts.append(torch.autograd.grad(total, actions)[0].squeeze(1))
         return torch.cat(parts).cpu().double().numpy() if parts else np.empty(action.shape)
 
     def describe(self) -> dict[str, object]:
@@ -99,15 +81,29 @@ class NeuralStructuralModel:
             "train_loss": self.record.train_loss.mean(axis=1).tolist(),
         }
 
-    def _context(self, context: Table) -> tuple[Tensor, Tensor]:
-        features = self.encoder.context_features(context, self.encoding)
-        device = self.net.device
-        return torch.from_numpy(features).to(device), torch.from_numpy(self.encoder.centre(context)).to(
-            device
-        )
+    def _contexts(self, context: Table, n_actions: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Yield rows, embedded contexts (M, B, e) and action centres (B, d), chunk by chunk."""
+        n_cells = self.net.n_members * n_actions
+        if self.net.front is not None:
+            # Convolutions hold some hundred times more numbers per row than the perceptron behind them.
+            n_cells = max(n_cells, 128 * self.net.n_members)
+        step = max(1, _EVALUATION_ROWS // n_cells)
+        for start in range(0, len(context), step):
+            rows = slice(start, min(start + step, len(context)))
+            part = context.take(np.arange(rows.start, rows.stop))
+            features = self.encoder.context_features(part, self.encoding)
+            pixels = self.encoder.context.pixels(part)
+            if pixels is not None:
+                features = np.hstack([features, pixels])
+            with torch.no_grad():
+                embedded = self.net.embed(self._tensor(features).unsqueeze(0))
+            yield rows, embedded, self._tensor(self.encoder.centre(part))
 
-    def _values(self, features: Tensor, centre: Tensor, actions: Tensor) -> Tensor:
+    def _values(self, embedded: Tensor, centre: Tensor, actions: Tensor) -> Tensor:
+        """Return the mean over the members, (B, Q), for actions (B, Q, d)."""
         encode = self.encoder.action_encoder(self.encoding, self.net.device)
-        rows = torch.cat([features, encode(actions - centre)], dim=-1)
-        values: Tensor = self.net(rows.unsqueeze(0))
-        return values.squeeze(-1).mean(0)
+        features = encode(actions - centre.unsqueeze(1)).unsqueeze(0)
+        return evaluate(self.net, embedded, features.expand(self.net.n_members, -1, -1, -1)).mean(0)
+
+    def _tensor(self, values: npt.NDArray[np.generic]) -> Tensor:
+        return torch.as_tensor(values, dtype=torch.float32, device=self.net.device)

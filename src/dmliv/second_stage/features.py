@@ -12,6 +12,8 @@ from torch import Tensor
 from dmliv.data import Table, TrainingData
 from dmliv.errors import InputError
 from dmliv.nets.encoding import PiecewiseLinear, PiecewiseLinearTensor, TableEncoder
+from dmliv.nets.images import ImageColumns
+from dmliv.nets.stacked import StackedMLP
 from dmliv.second_stage.base import action_vectors
 
 FloatArray = npt.NDArray[np.float64]
@@ -54,9 +56,12 @@ class StructuralEncoder:
     centre_coefficients: FloatArray | None
 
     @classmethod
-    def learn(cls, data: TrainingData, n_bins: int, *, centred: bool) -> StructuralEncoder:
+    def learn(
+        cls, data: TrainingData, n_bins: int, *, centred: bool, image: ImageColumns | None = None
+    ) -> StructuralEncoder:
         """Learn all encodings from training rows."""
-        context = TableEncoder.learn(data.context, data.context_schema.n_levels, n_bins)
+        schema = data.context_schema
+        context = TableEncoder.learn(data.context, schema.n_levels, n_bins, image, schema)
         actions = action_vectors(data.action_spec, data.action)
         coefficients = None
         if centred:
@@ -113,6 +118,14 @@ class ActionEncoder:
         if self.piecewise is None:
             return actions
         return torch.cat([actions, self.piecewise.encode(actions)], dim=-1)
+
+
+def evaluate(net: StackedMLP, embedded: Tensor, action_features: Tensor) -> Tensor:
+    """Return h (M, B, Q) from embedded contexts (M, B, e) and features of Q actions each (M, B, Q, a)."""
+    n_actions = action_features.shape[2]
+    wide = embedded.unsqueeze(2).expand(-1, -1, n_actions, -1)
+    values = net.body(torch.cat([wide, action_features], dim=-1).flatten(1, 2))
+    return values.view(action_features.shape[:3])
 
 
 def _with_intercept(features: FloatArray) -> FloatArray:

@@ -72,7 +72,9 @@ class NeuralStructural:
     ) -> NeuralStructuralModel:
         """Choose encoding and variance weight, then train the ensemble on all rows."""
         generator = np.random.Generator(np.random.SFC64(seed))
-        encoder = StructuralEncoder.learn(data, self.settings.n_bins, centred=self.centre_action)
+        encoder = StructuralEncoder.learn(
+            data, self.settings.n_bins, centred=self.centre_action, image=self.settings.image
+        )
         choice = Choice(self.settings.encodings[0], self._variance_weights[0])
         choice_losses: dict[str, float] = {}
         if self.needs_judging:
@@ -151,12 +153,15 @@ class NeuralStructural:
         inputs = StructuralInputs(
             data, encoder, [member.choice.encoding for member in members], runtime.device
         )
+        front = self.settings.front(n_rows)
+        n_inputs = inputs.width + (0 if front is None else front.n_features)
         net = StackedMLP(
             len(members),
-            (inputs.width, *self.settings.hidden, 1),
+            (n_inputs, *self.settings.hidden, 1),
             dropout=self.settings.dropout_rates(n_rows),
             generator=generator,
             device=runtime.device,
+            front=front,
         )
         draws = torch.Generator(device=runtime.device)
         draws.manual_seed(int(generator.integers(2**31)))

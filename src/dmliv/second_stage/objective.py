@@ -14,7 +14,7 @@ from dmliv.data import FloatArray, IntArray, TrainingData
 from dmliv.first_stage.crossfit import JudgedSplit
 from dmliv.first_stage.laws import ActionLaw, Nodes, assemble, evaluation_nodes
 from dmliv.nets.stacked import StackedMLP
-from dmliv.second_stage.features import StructuralEncoder
+from dmliv.second_stage.features import StructuralEncoder, evaluate
 from dmliv.second_stage.projection import DrawRule
 
 # Network rows (members x rows x nodes) in one evaluation pass; keeps memory flat.
@@ -53,6 +53,8 @@ class StructuralInputs:
         context_width = max(block.shape[1] for block in blocks)
         padded = [np.pad(block, ((0, 0), (0, context_width - block.shape[1]))) for block in blocks]
         self._context = torch.from_numpy(np.concatenate(padded)).to(device)
+        pixels = encoder.context.pixels(data.context)
+        self._pixels = None if pixels is None else torch.from_numpy(pixels).to(device)
         self._centre = torch.from_numpy(encoder.centre(data.context)).to(device)
         widest = max(used, key=encoder.action_features_width)
         action_width = encoder.action_features_width(widest)
@@ -75,14 +77,15 @@ class StructuralInputs:
         part._mask = None if self._mask is None else self._mask[members]
         return part
 
-    def at(self, rows: Tensor, actions: Tensor) -> Tensor:
-        """Return inputs (M, B * Q, width) for rows (M, B) and actions (M, B, Q, d)."""
+    def values(self, net: StackedMLP, rows: Tensor, actions: Tensor) -> Tensor:
+        """Return h (M, B, Q) for rows (M, B) and actions (M, B, Q, d); each context is embedded once."""
         context = self._context[rows + self._offset]
+        if self._pixels is not None:
+            context = torch.cat([context, self._pixels[rows]], dim=-1)
         features = self._encode_action(actions - self._centre[rows].unsqueeze(2))
         if self._mask is not None:
             features = features * self._mask
-        wide = context.unsqueeze(2).expand(-1, -1, actions.shape[2], -1)
-        return torch.cat([wide, features], dim=-1).flatten(1, 2)
+        return evaluate(net, net.embed(context), features)
 
 
 class ProjectedLoss:
@@ -134,7 +137,7 @@ class ProjectedLoss:
         if not training:
             return (self._target[law_rows] - self._projection(rows)).square()
         nodes = self._training_nodes(law_rows)
-        values = self.net(self._inputs.at(rows, nodes.actions)).view(nodes.weights.shape)
+        values = self._inputs.values(self.net, rows, nodes.actions)
         return self._rule.loss(values, nodes, self._target[law_rows], self._law, self._variance_weight)
 
     @torch.no_grad()
@@ -163,6 +166,6 @@ class ProjectedLoss:
             torch.split(rows, step, dim=1), torch.split(law_rows, step, dim=1), strict=True
         ):
             nodes = evaluation_nodes(self._law, law_part, _JUDGING_POINTS)
-            values = net(inputs.at(part, nodes.actions)).view(nodes.weights.shape)
+            values = inputs.values(net, part, nodes.actions)
             parts.append((nodes.weights * values).sum(-1))
         return torch.cat(parts, dim=1)

@@ -156,10 +156,15 @@ class TestScore:
         assert score == pytest.approx(expected, abs=1e-3)
 
     def test_folds_share_the_projection_of_new_rows(self, roles: Any, linear: Learners) -> None:
-        estimator = DMLIV(linear, n_folds=5, random_state=0).fit(**roles)
-        inputs = np.column_stack([roles["X"], roles["Z"]])
-        expected = LinearRegression().fit(inputs, roles["Y"]).score(inputs, roles["Y"])
-        assert estimator.score(roles["Y"], Z=roles["Z"], X=roles["X"]) == pytest.approx(expected, abs=0.02)
+        """A new row's law is the equal mixture of the fold models' laws; a linear h needs their means."""
+        estimator = DMLIV(linear, n_folds=3, random_state=0).fit(**roles)
+        inputs, fold = np.column_stack([roles["X"], roles["Z"]]), estimator.first_stage_.fold
+        actions = [
+            LinearRegression().fit(inputs[fold != k], roles["T"][fold != k]).predict(inputs) for k in range(3)
+        ]
+        projected = estimator.predict(np.mean(actions, axis=0), roles["X"])
+        expected = 1.0 - np.mean((roles["Y"] - projected) ** 2) / roles["Y"].var()
+        assert estimator.score(roles["Y"], Z=roles["Z"], X=roles["X"]) == pytest.approx(expected, abs=1e-6)
 
 
 class TestDefaults:
@@ -177,7 +182,7 @@ class TestDefaults:
         estimator = DMLIV(neural(n_members=1), n_folds=2, random_state=0).fit(
             data.Y, data.T, Z=data.Z, X=data.X
         )
-        assert np.mean((estimator.predict(T, X) - truth) ** 2) < 0.65
+        assert np.mean((estimator.predict(T, X) - truth) ** 2) < 0.4
         policy = estimator.policy(np.linspace(-5, 5, 21))
         contexts = problem.contexts(500)
         reward = problem.reward(contexts, policy.predict(contexts)).mean()

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 
 from dmliv.counterfactual import Counterfactual
@@ -62,11 +64,14 @@ class TestContinuous:
         assert policy.value(np.array([[2.0]])) == pytest.approx(90.0)
         assert policy.value(np.array([[0.0], [2.0]])) == pytest.approx(95.0)
 
-    def test_recommends_the_very_numbers_that_were_offered(self) -> None:
+    @pytest.mark.parametrize(
+        "container", [np.array, list, pd.Series, pl.Series], ids=["array", "list", "pandas", "polars"]
+    )
+    def test_recommends_the_very_numbers_that_were_offered(self, container: Any) -> None:
         """Candidates pass through the model's units and must come back without rounding."""
         action = np.random.default_rng(0).normal(0.3, 1.7, 100)
         candidates = np.linspace(-5.0, 5.0, 201)
-        policy = GreedyPolicy(counterfactual(action), candidates)
+        policy = GreedyPolicy(counterfactual(action), container(candidates))
         np.testing.assert_array_equal(policy.candidates, candidates)
         chosen = policy.predict(np.linspace(-3, 3, 50)[:, None])
         assert np.isin(chosen, candidates).all()
@@ -101,6 +106,8 @@ class TestContinuous:
     def test_no_contexts_no_decisions(self) -> None:
         policy = GreedyPolicy(counterfactual(PRICES), [1.0, 5.0])
         assert policy.predict(np.empty((0, 1))).shape == (0,)
+        with pytest.raises(InputError, match="at least one context"):
+            policy.value(np.empty((0, 1)))
 
     @pytest.mark.parametrize(
         ("candidates", "message"),

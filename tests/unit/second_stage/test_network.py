@@ -200,6 +200,23 @@ class TestChoice:
         model = learner.fit(replace(data, outcome=target), strong, seed=0, runtime=runtime)
         assert model.variance_weight == 0.0
 
+    def test_every_split_is_fitted_to_its_own_target_and_judged_by_outcomes(
+        self, runtime: Runtime, make_first_stage: MakeFirstStage, tiny: NetworkSettings, data: TrainingData
+    ) -> None:
+        """A split's target at the rows that judge it is looked at by nobody."""
+        first_stage = make_first_stage(data)
+        wild = []
+        for split in first_stage.splits:
+            target = split.target.copy()
+            target[split.judging_rows] = 1e3
+            wild.append(replace(split, target=target))
+        learner = NeuralStructural(tiny, variance_weight=(0.0, 1.0))
+        plain, spoiled = (
+            learner.fit(data, stage, seed=0, runtime=runtime).choice_losses
+            for stage in (first_stage, replace(first_stage, splits=tuple(wild)))
+        )
+        assert plain == spoiled
+
     def test_choice_with_early_stopping(self, data: TrainingData, fit: Any) -> None:
         model = fit(settings={"encodings": ("standardised", "piecewise"), "patience": 2, "epochs": 10})
         assert np.isfinite(model.predict(*rows(data, 20))).all()
