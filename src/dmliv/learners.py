@@ -74,7 +74,7 @@ def neural(*, image: ImageColumns | None = None, n_members: int = 3) -> Learners
         image=image,
     )
     action = NetworkSettings(
-        hidden=(128, 64),
+        hidden=(64, 64),
         dropout=ByRows(factor=62.5, offset=-0.0125, high=0.1),
         epochs=ByRows(factor=900, power=0.5, low=4, high=60),
         batch_size=batch_size,

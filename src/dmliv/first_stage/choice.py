@@ -13,8 +13,8 @@ from dmliv.nets.settings import NetworkSettings
 # A choice looks at no more rows than this: enough to tell candidates apart, and choosing stays cheap next to
 # fitting. With few rows several splits make the choice less noisy.
 _MOST_ROWS = 2000
-_ENOUGH_HELDOUT_ROWS = 500
-_MOST_SPLITS = 5
+_ENOUGH_HELDOUT_ROWS = 400
+_MOST_SPLITS = 4
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,18 @@ def choose_inputs(
     n_splits = int(np.clip(_ENOUGH_HELDOUT_ROWS // size, 1, _MOST_SPLITS))
     heldout_sets = [shuffled[number * size : (number + 1) * size] for number in range(n_splits)]
 
+    known: dict[ChosenInputs, float] = {}
+
     def best(candidates: Sequence[ChosenInputs], what: str) -> ChosenInputs:
+        new = [inputs for inputs in candidates if inputs not in known]
         trials = [
             Trial(number, inputs, np.setdiff1d(shuffled, heldout, assume_unique=True), heldout)
             for number, heldout in enumerate(heldout_sets)
-            for inputs in candidates
+            for inputs in new
         ]
-        losses = judge(trials, what).reshape(n_splits, len(candidates))
-        return candidates[int(np.argmin(losses.mean(axis=0)))]
+        losses = judge(trials, what).reshape(n_splits, len(new)).mean(axis=0)
+        known.update(zip(new, losses.tolist(), strict=True))
+        return min(candidates, key=known.__getitem__)
 
     if len(settings.encodings) > 1:
         chosen = best([replace(chosen, encoding=name) for name in settings.encodings], "encoding")

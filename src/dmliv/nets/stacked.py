@@ -72,6 +72,7 @@ class StackedMLP(nn.Module):
             raise ValueError(f"Expected {len(self.widths) - 2} dropout probabilities, got {len(dropout)}.")
         self.generator = generator
         self.flat = nn.Parameter(torch.from_numpy(self._initial_weights()).to(device))
+        self._views: tuple[int, list[tuple[Tensor, Tensor]]] | None = None
         self._workspace: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
 
     def _initial_weights(self) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -111,6 +112,12 @@ class StackedMLP(nn.Module):
             start = stop
         return views
 
+    def body_layers(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the perceptron's layers without gradients; the views are made once and kept."""
+        if self._views is None or self._views[0] != self.flat.data_ptr():
+            self._views = (self.flat.data_ptr(), self.layers(self.flat.detach())[self._n_front :])
+        return self._views[1]
+
     def forward(self, inputs: Tensor) -> Tensor:
         """Evaluate every member on its own batch.
 
@@ -141,6 +148,9 @@ class StackedMLP(nn.Module):
     def scale_gradients(self, limit: float) -> None:
         """Clip the gradient of each member to the global norm ``limit``, as if it were trained alone."""
         if self.flat.grad is None:
+            return
+        # No member's norm exceeds the norm of all, and that is mostly small enough: one pass instead of many.
+        if float(torch.linalg.vector_norm(self.flat.grad)) <= limit:
             return
         blocks = [block for pair in self.layers(self.flat.grad) for block in pair]
         squared = torch.zeros(self.n_members, device=self.device)
@@ -237,7 +247,7 @@ class _StackedPass(torch.autograd.Function):
         # Dropout only zeroes; its scale 256 / keep multiplies the *next* layer's product, at no cost.
         scales = (1.0, *(_BYTE_VALUES / keep for keep in keeps))
         reuse = net.training and any(ctx.needs_input_grad)
-        layers = net.layers(flat)[net._n_front :]
+        layers = net.body_layers()
         activations = [inputs]
         hidden = inputs
         for index, (weight, bias) in enumerate(layers):
@@ -260,7 +270,7 @@ class _StackedPass(torch.autograd.Function):
         gradient = grad_outputs[0]
         flat, *activations = ctx.saved_tensors
         net: StackedMLP = ctx.net
-        layers = net.layers(flat)[net._n_front :]
+        layers = net.body_layers()
         flat_gradient, targets = None, []
         if ctx.needs_input_grad[1]:
             # A front has a backward pass of its own; its part of the buffer stays zero here.
