@@ -33,11 +33,11 @@ class StructuralEncoder:
     (piecewise-linear context, plain action) and ``"piecewise_action"`` (both piecewise linear). A discrete
     action is always one-hot.
 
-    A *centred* encoder shows the network the action minus (a linear estimate of) its mean in that context.
-    This only renames the inputs of h, so any estimate is valid, but it decides what a network learns first. A
-    raw action is also a good predictor of the context, and a network trained to match projections uses it as
-    one: with a weak instrument that costs nothing in the loss and everything in h. A centred action cannot
-    stand in for the context.
+    A *centred* encoder splits the action into (a linear estimate of) its mean in that context and the rest,
+    and shows the network both. This only renames the inputs of h, so any estimate is valid, but it decides
+    what a network learns first. A raw action is also a good predictor of the context, and a network trained
+    to match projections uses it as one: with a weak instrument that costs nothing in the loss and everything
+    in h. Of the two parts the mean may stand in for the context, harmlessly, and the rest cannot.
 
     Attributes
     ----------
@@ -89,10 +89,14 @@ class StructuralEncoder:
                 f"Expected second-stage encodings among {STRUCTURAL_ENCODINGS}, got {encoding!r}."
             )
         if encoding == "raw":
-            return self.context.raw(context).astype(np.float32)
-        if encoding == "standardised":
-            return self.context.standardised(context).astype(np.float32)
-        return self.context.piecewise_linear(context).astype(np.float32)
+            features = self.context.raw(context)
+        elif encoding == "standardised":
+            features = self.context.standardised(context)
+        else:
+            features = self.context.piecewise_linear(context)
+        if self.centre_coefficients is not None:
+            features = np.hstack([features, self.centre(context)])
+        return features.astype(np.float32)
 
     def action_encoder(self, encoding: str, device: torch.device) -> ActionEncoder:
         """Return the action part of an encoding as a function of tensors."""

@@ -41,8 +41,8 @@ class NeuralStructural:
     n_members : int
         Networks in the ensemble; they differ in initial weights, row order and draws.
     centre_action : bool
-        Whether networks see the action minus its mean in the context;
-        see :class:`~dmliv.second_stage.features.StructuralEncoder`.
+        Whether networks see the action as its mean in the context and the rest; see
+        :class:`~dmliv.second_stage.features.StructuralEncoder`.
     """
 
     settings: NetworkSettings
