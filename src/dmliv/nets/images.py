@@ -239,8 +239,13 @@ class ImageFront:
                 sizes = [size // 2 for size in sizes]
         return sizes[0], sizes[1]
 
-    def apply(self, inputs: Tensor, layers: list[tuple[Tensor, Tensor]], *, training: bool) -> Tensor:
-        """Replace the pixels of ``inputs`` (M, B, dense + pixels) by features, (M, B, dense + n_features)."""
+    def apply(
+        self, inputs: Tensor, layers: list[tuple[Tensor, Tensor]], draws: torch.Generator | None
+    ) -> Tensor:
+        """Replace the pixels of ``inputs`` (M, B, dense + pixels) by features, (M, B, dense + n_features).
+
+        ``draws`` is the source of dropout masks while training, None otherwise.
+        """
         n_members, n_rows = inputs.shape[0], inputs.shape[1]
         dense, pixels = inputs[..., : -self.n_pixels], inputs[..., -self.n_pixels :]
         # The members are the groups of one grouped convolution.
@@ -252,8 +257,9 @@ class ImageFront:
             planes = functional.conv2d(planes, kernels, bias.reshape(-1), groups=n_members).relu()
             if index < len(layers) - 2:
                 planes = functional.max_pool2d(planes, 2)
-            if self.dropout > 0.0:
-                planes = functional.dropout(planes, self.dropout, training)
+            if draws is not None and self.dropout > 0.0:
+                kept = torch.rand(planes.shape, generator=draws, device=planes.device) >= self.dropout
+                planes = planes * kept / (1.0 - self.dropout)
             n_in = n_out
         flat = planes.reshape(n_rows, n_members, -1).transpose(0, 1)
         weight, bias = layers[-1]

@@ -72,6 +72,7 @@ class StackedMLP(nn.Module):
             raise ValueError(f"Expected {len(self.widths) - 2} dropout probabilities, got {len(dropout)}.")
         self.generator = generator
         self.flat = nn.Parameter(torch.from_numpy(self._initial_weights()).to(device))
+        self._draws: torch.Generator | None = None
         self._views: tuple[int, list[tuple[Tensor, Tensor]]] | None = None
         self._workspace: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
 
@@ -137,7 +138,8 @@ class StackedMLP(nn.Module):
             inputs = inputs.expand(self.n_members, -1, -1)
         if self.front is None:
             return inputs
-        return self.front.apply(inputs, self.layers()[: self._n_front], training=self.training)
+        draws = self._device_generator() if self.training else None
+        return self.front.apply(inputs, self.layers()[: self._n_front], draws)
 
     def body(self, inputs: Tensor) -> Tensor:
         """Evaluate the perceptron on embedded inputs (M, B, widths[0])."""
@@ -224,13 +226,24 @@ class StackedMLP(nn.Module):
         self._workspace[tuple(buffer.shape)].append(buffer)
 
     def drop_workspace(self) -> None:
-        """Free the memory kept between steps."""
+        """Free what is kept between steps."""
         self._workspace.clear()
+        self._draws = None
+
+    def _device_generator(self) -> torch.Generator:
+        """Return torch's own generator for masks that are drawn on the device, seeded from the network's."""
+        if self._draws is None:
+            self._draws = torch.Generator(device=self.device)
+            self._draws.manual_seed(int(self.generator.integers(2**31)))
+        return self._draws
 
     def drop_(self, activations: Tensor, keep_bytes: int) -> None:
         """Zero entries of ``activations`` in place, each kept with probability ``keep_bytes / 256``."""
         if activations.device.type != "cpu":
-            activations.mul_(torch.rand_like(activations) < keep_bytes / _BYTE_VALUES)
+            draws = torch.rand(
+                activations.shape, generator=self._device_generator(), device=activations.device
+            )
+            activations.mul_(draws < keep_bytes / _BYTE_VALUES)
             return
         # Random 64-bit words read as bytes and compared by NumPy: a fifth of the price of torch's bernoulli_.
         values = activations.numpy().reshape(-1)

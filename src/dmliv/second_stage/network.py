@@ -55,6 +55,11 @@ class NeuralStructural:
         """Check the numbers."""
         if self.n_members < 1:
             raise InputError(f"Expected at least one network, got n_members={self.n_members}.")
+        if self.settings.rate_factors != (1.0,):
+            raise InputError(
+                "Expected no learning-rate factors for the structural model, got "
+                f"{self.settings.rate_factors}; set learning_rate instead."
+            )
         if not self._variance_weights or min(self._variance_weights) < 0.0:
             raise InputError(f"Expected variance weights of at least 0, got {self.variance_weight}.")
 

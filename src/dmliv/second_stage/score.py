@@ -37,12 +37,14 @@ def _project(model: StructuralModel, law: ActionLaw, exogenous: Exogenous) -> Fl
     n_rows = len(exogenous)
     if not n_rows:
         return np.empty(0)
-    n_nodes = evaluation_nodes(law, torch.zeros(1, dtype=torch.long), _POINTS).weights.shape[-1]
+    device = law.mean().device
+    first_row = torch.zeros(1, dtype=torch.long, device=device)
+    n_nodes = evaluation_nodes(law, first_row, _POINTS).weights.shape[-1]
     step = max(1, _CHUNK_ROWS // n_nodes)
     parts = []
     for start in range(0, n_rows, step):
         rows = np.arange(start, min(start + step, n_rows))
-        nodes = evaluation_nodes(law, torch.from_numpy(rows), _POINTS)
+        nodes = evaluation_nodes(law, torch.from_numpy(rows).to(device), _POINTS)
         context = exogenous.context.take(np.repeat(rows, n_nodes))
         actions = nodes.actions.reshape(len(rows) * n_nodes, -1).cpu().double().numpy()
         values = model.predict(context, actions).reshape(len(rows), n_nodes)

@@ -192,6 +192,25 @@ class TestConvolutions:
                 torch.testing.assert_close(weight[member], expected, rtol=1e-3, atol=1e-4)
                 torch.testing.assert_close(bias[member, 0], layer.bias.grad, rtol=1e-3, atol=1e-4)
 
+    def test_dropout_follows_the_networks_own_seed(self) -> None:
+        def outputs() -> torch.Tensor:
+            net = StackedMLP(
+                2,
+                (8, 4, 1),
+                dropout=(0.0,),
+                generator=np.random.default_rng(3),
+                device=torch.device("cpu"),
+                front=ImageFront(SIZE, SIZE, channels=(4, 5, 6), n_features=8, dropout=0.5),
+            ).train()
+            inputs = torch.ones(2, 3, SIZE * SIZE)
+            return torch.stack([net(inputs), net(inputs)])
+
+        torch.manual_seed(0)
+        first = outputs()
+        torch.manual_seed(1)
+        torch.testing.assert_close(outputs(), first, rtol=0, atol=0)
+        assert not torch.equal(first[0], first[1])
+
     def test_a_subset_computes_the_same(self) -> None:
         net = self.net().eval()
         inputs = torch.randn(1, 4, 2 + SIZE * SIZE)

@@ -249,7 +249,10 @@ class TestStructuralEncoder:
         width = data.action_spec.width
         # One numeric context with six bins and one category of three levels.
         expected = 6 + 3 if encoding.startswith("piecewise") else 1 + 3
-        assert encoder.context_features(data.context, encoding).shape == (len(data), expected)
+        features = encoder.context_features(data.context, encoding)
+        assert features.shape == (len(data), expected + (width if centre_action else 0))
+        if centre_action:
+            np.testing.assert_array_equal(features[:, expected:], encoder.centre(data.context))
         wide = encoding == "piecewise_action" and data.action_spec.kind == "continuous"
         assert encoder.action_features_width(encoding) == (width + 6 * width if wide else width)
         encode = encoder.action_encoder(encoding, torch.device("cpu"))
