@@ -40,13 +40,16 @@ class Counterfactual:
 
     def predict(self, T: object, X: object) -> FloatArray:
         """Return h row by row, shape (n,)."""
+        context, action = self._read_rows(T, X)
+        return np.asarray(self.outcome.to_user(self.model.predict(context, action)))
+
+    def _read_rows(self, T: object, X: object) -> tuple[Table, FloatArray]:
+        # Without context the actions say how many rows there are.
         if X is None:
             action = self.read_action(T)
-            context = self.read_context(None, len(action))
-        else:
-            context = self.read_context(X)
-            action = self.read_action(T, len(context))
-        return np.asarray(self.outcome.to_user(self.model.predict(context, action)))
+            return self.read_context(None, len(action)), action
+        context = self.read_context(X)
+        return context, self.read_action(T, len(context))
 
     def effect(self, X: object, T0: object, T1: object) -> FloatArray:
         """Return h(c, T1) - h(c, T0), shape (n,)."""
@@ -71,12 +74,7 @@ class Counterfactual:
                 "Expected a continuous action for a marginal effect, got a discrete one with levels "
                 f"{list(self.action.levels)}; use effect(X, T0=, T1=) between two levels."
             )
-        if X is None:
-            action = self.read_action(T)
-            context = self.read_context(None, len(action))
-        else:
-            context = self.read_context(X)
-            action = self.read_action(T, len(context))
+        context, action = self._read_rows(T, X)
         return self.model.gradient(context, action) * (self.outcome.scale / self.action.scale)
 
     def value_grid(self, context: Table, candidates: FloatArray) -> FloatArray:

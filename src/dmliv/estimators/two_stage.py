@@ -44,16 +44,28 @@ class TwoStageIV(CounterfactualEstimator):
 
     _target: ClassVar[Literal["orthogonal", "plug-in"]]
 
-    learners: Learners | None
-    n_folds: int
-    action_kind: ActionKind
-    random_state: int | np.random.RandomState | None
-    device: str
-    n_jobs: int | None
-    verbose: bool
     first_stage_: FirstStage
     structural_model_: StructuralModel
     nuisance_losses_: dict[str, float]
+
+    def __init__(
+        self,
+        learners: Learners | None = None,
+        *,
+        n_folds: int = 10,
+        action_kind: ActionKind = "auto",
+        random_state: int | np.random.RandomState | None = None,
+        device: str = "auto",
+        n_jobs: int | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.learners = learners
+        self.n_folds = n_folds
+        self.action_kind = action_kind
+        self.random_state = random_state
+        self.device = device
+        self.n_jobs = n_jobs
+        self.verbose = verbose
 
     def fit(self, Y: object, T: object, *, Z: object, X: object = None, sample_weight: object = None) -> Self:
         """Learn h from outcome, action, instrument and context.
@@ -117,7 +129,7 @@ class TwoStageIV(CounterfactualEstimator):
             model = learners.structural.fit(data, first_stage, seed=second_seed, runtime=runtime)
             losses = nuisance_losses(data, first_stage)
         # Everything is ready: only now does the estimator change.
-        self._data_specs = (data.instrument_schema, len(data))
+        self._instrument_schema = data.instrument_schema
         self.first_stage_ = first_stage
         self.structural_model_ = model
         self.nuisance_losses_ = losses
@@ -153,7 +165,9 @@ class TwoStageIV(CounterfactualEstimator):
                 f"Expected outcomes that vary to score on, got {len(outcome)} rows with at most one value."
             )
         weight = read_weight(sample_weight, len(outcome))
-        exogenous = Exogenous(fitted.context.read(X, len(outcome)), self._data_specs[0].read(Z, len(outcome)))
+        exogenous = Exogenous(
+            fitted.context.read(X, len(outcome)), self._instrument_schema.read(Z, len(outcome))
+        )
         with single_thread():
             projected = projected_outcome(self.structural_model_, self.first_stage_, exogenous)
         errors: FloatArray = outcome - np.asarray(fitted.outcome.to_user(projected))
@@ -192,25 +206,6 @@ class DMLIV(TwoStageIV):
 
     _target = "orthogonal"
 
-    def __init__(
-        self,
-        learners: Learners | None = None,
-        *,
-        n_folds: int = 10,
-        action_kind: ActionKind = "auto",
-        random_state: int | np.random.RandomState | None = None,
-        device: str = "auto",
-        n_jobs: int | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.learners = learners
-        self.n_folds = n_folds
-        self.action_kind = action_kind
-        self.random_state = random_state
-        self.device = device
-        self.n_jobs = n_jobs
-        self.verbose = verbose
-
 
 class CEDMLIV(TwoStageIV):
     """CE-DML-IV: DML-IV without folds; both nuisances are fitted once, on all rows.
@@ -222,7 +217,6 @@ class CEDMLIV(TwoStageIV):
     """
 
     _target = "orthogonal"
-    n_folds = 1
 
     def __init__(
         self,
@@ -234,12 +228,15 @@ class CEDMLIV(TwoStageIV):
         n_jobs: int | None = None,
         verbose: bool = False,
     ) -> None:
-        self.learners = learners
-        self.action_kind = action_kind
-        self.random_state = random_state
-        self.device = device
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+        super().__init__(
+            learners,
+            n_folds=1,
+            action_kind=action_kind,
+            random_state=random_state,
+            device=device,
+            n_jobs=n_jobs,
+            verbose=verbose,
+        )
 
 
 class DeepIV(TwoStageIV):
@@ -266,10 +263,12 @@ class DeepIV(TwoStageIV):
         n_jobs: int | None = None,
         verbose: bool = False,
     ) -> None:
-        self.learners = learners
-        self.n_folds = n_folds
-        self.action_kind = action_kind
-        self.random_state = random_state
-        self.device = device
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+        super().__init__(
+            learners,
+            n_folds=n_folds,
+            action_kind=action_kind,
+            random_state=random_state,
+            device=device,
+            n_jobs=n_jobs,
+            verbose=verbose,
+        )
