@@ -2,7 +2,7 @@
 
 from dmliv.data import IVData
 from dmliv.errors import DMLIVError, InputError, NotFittedError, TrainingDivergedError, UnseenCategoryError
-from dmliv.estimators import CEDMLIV, DMLIV, DeepIV
+from dmliv.estimators import CEDMLIV, DMLIV, DeepIV, KernelIV, TwoStageLeastSquares
 
 __version__ = "0.1.0"
 
@@ -13,7 +13,9 @@ __all__ = [
     "DeepIV",
     "IVData",
     "InputError",
+    "KernelIV",
     "NotFittedError",
     "TrainingDivergedError",
+    "TwoStageLeastSquares",
     "UnseenCategoryError",
 ]

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
+from sklearn.ensemble import (
+    GradientBoostingRegressor,
+    HistGradientBoostingRegressor,
+    RandomForestRegressor,
+)
 
 from dmliv.errors import InputError
 from dmliv.first_stage.base import ActionLearner, OutcomeLearner
@@ -16,8 +21,18 @@ from dmliv.nets.settings import ByRows, NetworkSettings
 from dmliv.second_stage.base import StructuralLearner
 from dmliv.second_stage.network import NeuralStructural
 from dmliv.second_stage.projection import DrawRule
+from dmliv.second_stage.regressor import RegressorStructural
 
-__all__ = ["ImageColumns", "Learners", "neural", "paper_neural"]
+__all__ = [
+    "ImageColumns",
+    "Learners",
+    "boosting",
+    "forest",
+    "neural",
+    "paper_boosting",
+    "paper_forest",
+    "paper_neural",
+]
 
 
 @dataclass(frozen=True)
@@ -31,8 +46,8 @@ class Learners:
     action : ActionLearner, or scikit-learn regressor or classifier
         Learns the law of the action given context and instrument. A regressor gives the law's location, and
         its out-of-fold residuals give the spread; a discrete action takes a classifier.
-    structural : StructuralLearner
-        Learns h(context, action).
+    structural : StructuralLearner or scikit-learn regressor
+        Learns h(context, action). A plain regressor is fitted on one drawn action per row.
     """
 
     outcome: OutcomeLearner
@@ -45,6 +60,8 @@ class Learners:
             object.__setattr__(self, "outcome", RegressorOutcome(self.outcome))
         if isinstance(self.action, BaseEstimator):
             object.__setattr__(self, "action", RegressorAction(self.action))
+        if isinstance(self.structural, BaseEstimator):
+            object.__setattr__(self, "structural", RegressorStructural(self.structural))
 
 
 def neural(*, image: ImageColumns | None = None, n_members: int = 3) -> Learners:
@@ -163,4 +180,52 @@ def paper_neural(
         NeuralOutcome(shared),
         NeuralAction(shared, n_components=n_components),
         NeuralStructural(structural, DrawRule("single"), centre_action=False),
+    )
+
+
+def boosting() -> Learners:
+    """Return histogram gradient boosting in all three roles, for continuous actions.
+
+    h is fitted directly on five drawn actions per row. That is the single-draw loss, which flattens h where
+    the action law is wide; :class:`~dmliv.second_stage.boosting.ProjectedBoosting` in the structural role
+    flattens it less.
+    """
+
+    def trees(leaf: int) -> HistGradientBoostingRegressor:
+        # Early stopping would hold out draws of rows that are also trained on.
+        return HistGradientBoostingRegressor(
+            max_iter=150, learning_rate=0.1, max_leaf_nodes=8, min_samples_leaf=leaf, early_stopping=False
+        )
+
+    return Learners(
+        RegressorOutcome(trees(20)), RegressorAction(trees(20)), RegressorStructural(trees(10), n_draws=5)
+    )
+
+
+def forest() -> Learners:
+    """Return random forests in all three roles, for continuous actions."""
+    trees = RandomForestRegressor(n_estimators=100, min_samples_leaf=5)
+    return Learners(RegressorOutcome(trees), RegressorAction(trees), RegressorStructural(trees))
+
+
+def paper_boosting() -> Learners:
+    """Return the paper's gradient boosting: 500 trees, leaves of 100 rows for the nuisances and 10 for h."""
+    return _paper_trees(GradientBoostingRegressor(n_estimators=500))
+
+
+def paper_forest() -> Learners:
+    """Return the paper's forests: 500 trees, leaves of 100 rows for the nuisances and 10 for h.
+
+    Leaves of 100 rows make a strongly biased outcome model, and its bias passes into h: expect DeepIV to be
+    ahead of DML-IV with these settings.
+    """
+    return _paper_trees(RandomForestRegressor(n_estimators=500))
+
+
+def _paper_trees(trees: BaseEstimator) -> Learners:
+    nuisance = clone(trees).set_params(min_samples_leaf=100)
+    return Learners(
+        RegressorOutcome(nuisance),
+        RegressorAction(nuisance),
+        RegressorStructural(clone(trees).set_params(min_samples_leaf=10)),
     )

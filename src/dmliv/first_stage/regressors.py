@@ -42,7 +42,7 @@ class RegressorOutcome:
         """Fit one clone per row set, in parallel."""
         encoder, inputs = _encode(data)
         models = Parallel(n_jobs=runtime.n_jobs)(
-            delayed(_fit_one)(
+            delayed(fit_clone)(
                 self.regressor, inputs[rows], data.outcome[rows], data.weight[rows], seed + member
             )
             for member, rows in enumerate(row_sets)
@@ -60,7 +60,7 @@ class RegressorOutcomeModel:
     def predict(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[FloatArray]:
         """Return the predictions of member m for its rows."""
         inputs = self.encoder.encode(exogenous, _ENCODING)
-        return [_predict(model, inputs[rows]) for model, rows in zip(self.models, row_sets, strict=True)]
+        return [predict_rows(model, inputs[rows]) for model, rows in zip(self.models, row_sets, strict=True)]
 
     def describe(self) -> dict[str, object]:
         """Return which regressor was used."""
@@ -133,7 +133,7 @@ class RegressorActionModel:
         return CategoricalLaw(self._tensor(probabilities))
 
     def _residual(self, member: _Location, inputs: FloatArray) -> ActionLaw:
-        location = np.column_stack([_predict(model, inputs) for model in member.models])
+        location = np.column_stack([predict_rows(model, inputs) for model in member.models])
         pool = torch.zeros(len(inputs), dtype=torch.long, device=self.device)
         return ResidualLaw(self._tensor(location), self._tensor(member.residuals[None]), pool)
 
@@ -152,13 +152,15 @@ def _encode(data: TrainingData) -> tuple[ExogenousEncoder, FloatArray]:
     return encoder, encoder.encode(exogenous, _ENCODING)
 
 
-def _predict(model: Any, inputs: FloatArray) -> FloatArray:
+def predict_rows(model: Any, inputs: FloatArray) -> FloatArray:
+    """Return a fitted regressor's predictions, shape (n,), for inputs (n, width); n may be zero."""
     if not len(inputs):
         return np.empty(0)
     return np.asarray(model.predict(inputs), dtype=np.float64).reshape(-1)
 
 
-def _fit_one(estimator: Any, inputs: FloatArray, target: Any, weight: FloatArray, seed: int) -> Any:
+def fit_clone(estimator: Any, inputs: FloatArray, target: Any, weight: FloatArray, seed: int) -> Any:
+    """Fit a clone on inputs (n, width); unset random states get ``seed``, weights are used if not all one."""
     model = clone(estimator)
     unset = [
         name
@@ -185,20 +187,20 @@ def _fit_member(
                 "Expected at least two levels of the action in the complement of every fold, got one; use "
                 "fewer folds, or drop levels with very few rows."
             )
-        return _fit_one(learner.regressor, inputs, action, weight, seed)
+        return fit_clone(learner.regressor, inputs, action, weight, seed)
     return _fit_location(learner, inputs, action, weight, seed)
 
 
 def _fit_location(
     learner: RegressorAction, inputs: FloatArray, action: FloatArray, weight: FloatArray, seed: int
 ) -> _Location:
-    models = tuple(_fit_one(learner.regressor, inputs, column, weight, seed) for column in action.T)
+    models = tuple(fit_clone(learner.regressor, inputs, column, weight, seed) for column in action.T)
     residuals = np.empty_like(action)
     splitter = KFold(min(learner.n_residual_folds, len(inputs)), shuffle=True, random_state=seed % (2**31))
     for fit_rows, rows in splitter.split(inputs):
         for index, column in enumerate(action.T):
-            model = _fit_one(learner.regressor, inputs[fit_rows], column[fit_rows], weight[fit_rows], seed)
-            residuals[rows, index] = column[rows] - _predict(model, inputs[rows])
+            model = fit_clone(learner.regressor, inputs[fit_rows], column[fit_rows], weight[fit_rows], seed)
+            residuals[rows, index] = column[rows] - predict_rows(model, inputs[rows])
     residuals = residuals[_rows_by_weight(weight)]
     # Centred, so that the mean of the law is the regressor's own prediction.
     return _Location(models, residuals - residuals.mean(axis=0))
