@@ -10,21 +10,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import numpy as np
 from records import Record, arguments, run_missing, table
 
-from dmliv import CEDMLIV, DMLIV, DeepIV
-from dmliv.learners import paper_neural
+from dmliv import CEDMLIV, DMLIV, DeepIV, KernelIV, TwoStageLeastSquares
+from dmliv.learners import boosting, forest, paper_neural
 from dmliv.problems import TicketDemand
 
-METHODS: dict[str, Callable[[int], DMLIV | CEDMLIV | DeepIV]] = {
+METHODS: dict[str, Callable[[int], Any]] = {
     "default": lambda seed: DMLIV(random_state=seed),
     "default-ce": lambda seed: CEDMLIV(random_state=seed),
     "default-deepiv": lambda seed: DeepIV(random_state=seed),
     "paper": lambda seed: DMLIV(paper_neural(), random_state=seed),
     "paper-ce": lambda seed: CEDMLIV(paper_neural(), random_state=seed),
     "paper-deepiv": lambda seed: DeepIV(paper_neural(), random_state=seed),
+    "boosting": lambda seed: DMLIV(boosting(), random_state=seed),
+    "boosting-ce": lambda seed: CEDMLIV(boosting(), random_state=seed),
+    "boosting-deepiv": lambda seed: DeepIV(boosting(), random_state=seed),
+    "forest": lambda seed: DMLIV(forest(), random_state=seed),
+    "forest-ce": lambda seed: CEDMLIV(forest(), random_state=seed),
+    "forest-deepiv": lambda seed: DeepIV(forest(), random_state=seed),
+    "kiv": lambda seed: KernelIV(random_state=seed),
+    "kiv-published": lambda seed: KernelIV("random", n_features=100, bandwidth="joint", random_state=seed),
+    "2sls": lambda seed: TwoStageLeastSquares(),
 }
 KEYS = ("method", "rows", "strength", "seed")
 
@@ -41,14 +51,13 @@ def run(method: str, rows: int, strength: float, seed: int) -> Record:
     contexts = problem.contexts(2000, seed=1)
     actions = estimator.policy(np.linspace(-5.0, 5.0, 200)).predict(contexts)
     chosen = estimator.structural_model_.describe()
+    settings = {name: chosen[name] for name in ("encoding", "variance_weight") if name in chosen}
     return {
         "grid_mse": error(*problem.test_set()),
         "iid_mse": error(*problem.iid_test_set()),
         "reward": float(problem.counterfactual(contexts, actions).mean()),
-        "nuisances": estimator.nuisance_losses_,
-        "encoding": chosen["encoding"],
-        "variance_weight": chosen["variance_weight"],
-    }
+        "nuisances": getattr(estimator, "nuisance_losses_", {}),
+    } | settings
 
 
 if __name__ == "__main__":
