@@ -9,6 +9,7 @@ Finished lines are not run again, so the script can be stopped and started at wi
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -16,8 +17,24 @@ import numpy as np
 from records import Record, arguments, run_missing, table
 
 from dmliv import CEDMLIV, DMLIV, DeepIV, KernelIV, TwoStageLeastSquares
-from dmliv.learners import boosting, forest, paper_neural
+from dmliv.learners import Learners, boosting, forest, neural, paper_neural
 from dmliv.problems import TicketDemand
+
+
+def changed(**settings: Any) -> Learners:
+    """Return the default learners with other settings of the structural learner."""
+    preset = neural()
+    return replace(preset, structural=replace(preset.structural, **settings))
+
+
+def standardised(preset: Learners) -> Learners:
+    """Return a preset whose networks all see standardised columns."""
+    roles = {
+        role: replace(learner, settings=replace(learner.settings, encodings=("standardised",)))
+        for role, learner in vars(preset).items()
+    }
+    return Learners(**roles)
+
 
 METHODS: dict[str, Callable[[int], Any]] = {
     "default": lambda seed: DMLIV(random_state=seed),
@@ -26,6 +43,11 @@ METHODS: dict[str, Callable[[int], Any]] = {
     "paper": lambda seed: DMLIV(paper_neural(), random_state=seed),
     "paper-ce": lambda seed: CEDMLIV(paper_neural(), random_state=seed),
     "paper-deepiv": lambda seed: DeepIV(paper_neural(), random_state=seed),
+    # The default and the paper's preset with one thing changed each: what that thing is worth.
+    "default-raw-action": lambda seed: DMLIV(changed(centre_action=False), random_state=seed),
+    "default-no-variance": lambda seed: DMLIV(changed(variance_weight=0.0), random_state=seed),
+    "default-standardised": lambda seed: DMLIV(standardised(neural()), random_state=seed),
+    "paper-standardised": lambda seed: DMLIV(standardised(paper_neural()), random_state=seed),
     "boosting": lambda seed: DMLIV(boosting(), random_state=seed),
     "boosting-ce": lambda seed: CEDMLIV(boosting(), random_state=seed),
     "boosting-deepiv": lambda seed: DeepIV(boosting(), random_state=seed),

@@ -164,18 +164,7 @@ class KernelIV(CounterfactualEstimator):
     def fit(self, Y: object, T: object, *, Z: object, X: object = None, sample_weight: object = None) -> Self:
         """Learn h from outcome, action, instrument and context.
 
-        Parameters
-        ----------
-        Y : array-like, shape (n,)
-        T : array-like or frame, shape (n,) or (n, d_T)
-        Z : array-like or frame, shape (n,) or (n, d_Z)
-        X : array-like or frame, shape (n, d_X), optional
-        sample_weight : array-like, shape (n,), optional
-            Non-negative row weights; rows of weight zero are left out.
-
-        Returns
-        -------
-        self
+        Takes what :meth:`dmliv.DMLIV.fit` takes. Rows of weight zero are left out.
 
         Raises
         ------

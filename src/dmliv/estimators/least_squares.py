@@ -208,18 +208,8 @@ class TwoStageLeastSquares(CounterfactualEstimator):
     def fit(self, Y: object, T: object, *, Z: object, X: object = None, sample_weight: object = None) -> Self:
         """Estimate the coefficients.
 
-        Parameters
-        ----------
-        Y : array-like, shape (n,)
-        T : array-like or frame, shape (n,) or (n, d_T)
-        Z : array-like or frame, shape (n,) or (n, d_Z)
-        X : array-like or frame, shape (n, d_X), optional
-        sample_weight : array-like, shape (n,), optional
-            Weights inversely proportional to the error variances; rows of weight zero are left out.
-
-        Returns
-        -------
-        self
+        Takes what :meth:`dmliv.DMLIV.fit` takes. Weights are inversely proportional to the error variances;
+        rows of weight zero are left out.
 
         Raises
         ------

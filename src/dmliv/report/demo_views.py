@@ -110,12 +110,21 @@ def recommendations(comparison: Comparison) -> list[Recommendation]:
 
 def recommendation_title(panels: Sequence[Recommendation]) -> str:
     """Return the finding about the recommended prices: how often each method names the best one."""
-    dmliv = np.mean([panel.dmliv == panel.optimum for panel in panels])
-    ordinary = np.mean([panel.ordinary == panel.optimum for panel in panels])
+    dmliv = float(np.mean([panel.dmliv == panel.optimum for panel in panels]))
+    ordinary = float(np.mean([panel.ordinary == panel.optimum for panel in panels]))
     return (
-        "The lowest price is best: "
-        f"DML-IV names it in {100 * dmliv:.0f} % of cases, regression in {100 * ordinary:.0f} %"
+        f"The lowest price is best: DML-IV names it in {_percent(dmliv)} of cases, "
+        f"regression in {_percent(ordinary)}"
     )
+
+
+def _percent(share: float) -> str:
+    """Return a share in words that never round "sometimes" to never or to always."""
+    if 0.0 < share < 0.01:
+        return "less than 1 %"
+    if 0.99 < share < 1.0:
+        return "more than 99 %"
+    return f"{100 * share:.0f} %"
 
 
 def _contexts(time: FloatArray, kind: int) -> FloatArray:

@@ -32,8 +32,10 @@ def response(slope: float) -> DoseResponse:
 
 
 def recommendation(dmliv: list[float], ordinary: list[float]) -> Recommendation:
-    flat = np.full(4, 7.0)
-    return Recommendation("type", np.arange(4.0), flat, np.array(ordinary), np.array(dmliv), flat, flat)
+    flat = np.full(len(dmliv), 7.0)
+    return Recommendation(
+        "type", np.arange(len(dmliv), dtype=float), flat, np.array(ordinary), np.array(dmliv), flat, flat
+    )
 
 
 def test_price_and_action_are_inverse() -> None:
@@ -62,6 +64,12 @@ def test_learning_title_names_losses_that_still_fall() -> None:
 def test_recommendation_title_counts_exact_agreement() -> None:
     panels = [recommendation([7, 7, 7, 7], [9, 9, 9, 9]), recommendation([7, 7, 7, 8], [7, 7, 9, 9])]
     assert "DML-IV names it in 88 % of cases, regression in 25 %" in recommendation_title(panels)
+
+
+def test_recommendation_title_rounds_neither_to_never_nor_to_always() -> None:
+    rarely, mostly = [7, *[25] * 299], [*[7] * 299, 25]
+    title = recommendation_title([recommendation(mostly, rarely)])
+    assert "DML-IV names it in more than 99 % of cases, regression in less than 1 %" in title
 
 
 @pytest.mark.parametrize(
