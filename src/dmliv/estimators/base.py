@@ -11,6 +11,7 @@ from dmliv.counterfactual import Counterfactual
 from dmliv.data import FloatArray
 from dmliv.errors import NotFittedError
 from dmliv.policy.greedy import GreedyPolicy
+from dmliv.policy.support import ActionSupport
 
 
 class CounterfactualEstimator(BaseEstimator):  # type: ignore[misc]
@@ -63,15 +64,30 @@ class CounterfactualEstimator(BaseEstimator):  # type: ignore[misc]
         """Return the derivative of E[Y | do(T), X] in each action column, shape (n, d_T)."""
         return self._fitted().marginal_effect(T, X)
 
-    def policy(self, candidates: object = None) -> GreedyPolicy:
-        """Return the policy that takes the best of ``candidates`` in each context.
+    def policy(
+        self, candidates: object = None, *, cost: object = None, min_support: float | None = None
+    ) -> GreedyPolicy:
+        """Return the policy that takes the action with the highest estimated outcome in each context.
 
         Parameters
         ----------
-        candidates : array-like, shape (m,) or (m, d_T), or None
+        candidates : array-like of shape (m,) or (m, d_T), Interval, Box, or None
             Actions to choose from; ``None`` takes all levels of a discrete action.
+        cost : callable, mapping or array-like, optional
+            Cost of an action in units of the outcome: a function from actions (k,) or (k, d_T) to costs (k,),
+            a number per label, or one number per candidate.
+        min_support : float, optional
+            Forbid actions that the estimated action law makes less likely than this in a context, whatever
+            the instrument; a continuous action is as likely as landing within a quarter of a standard
+            deviation of it. Needs an estimator with an action law.
         """
-        return GreedyPolicy(self._fitted(), candidates)
+        fitted = self._fitted()
+        support = None if min_support is None else self._action_support()
+        return GreedyPolicy(fitted, candidates, cost=cost, min_support=min_support, support=support)
+
+    def _action_support(self) -> ActionSupport | None:
+        """Return what knows how likely actions are, or None for estimators without an action law."""
+        return None
 
     def _fitted(self) -> Counterfactual:
         fitted: Any = getattr(self, "counterfactual_", None)

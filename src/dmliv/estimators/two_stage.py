@@ -9,19 +9,22 @@ from joblib import effective_n_jobs
 from sklearn.utils import check_random_state
 
 from dmliv.counterfactual import Counterfactual
-from dmliv.data import ActionKind, FloatArray, TrainingData, prepare, read_outcome, read_weight
+from dmliv.data import ActionKind, FloatArray, IntArray, TrainingData, prepare, read_outcome, read_weight
 from dmliv.errors import InputError
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.first_stage.base import Exogenous, Runtime
 from dmliv.first_stage.crossfit import FirstStage, cross_fit
 from dmliv.learners import Learners, neural
 from dmliv.nets.device import resolve_device, single_thread
+from dmliv.policy.support import ActionSupport, LawSupport
 from dmliv.progress import progress_for
 from dmliv.second_stage.base import StructuralModel
 from dmliv.second_stage.score import nuisance_losses, projected_outcome
 
 # A fold's complement has to hold enough rows to learn anything at all.
 _FEWEST_ROWS = 10
+# Instruments that the support of an action is averaged over.
+_SUPPORT_INSTRUMENTS = 40
 
 
 class TwoStageIV(CounterfactualEstimator):
@@ -130,6 +133,7 @@ class TwoStageIV(CounterfactualEstimator):
             losses = nuisance_losses(data, first_stage)
         # Everything is ready: only now does the estimator change.
         self._instrument_schema = data.instrument_schema
+        self._instrument_sample = data.instrument.take(_some_rows(data, second_seed))
         self.first_stage_ = first_stage
         self.structural_model_ = model
         self.nuisance_losses_ = losses
@@ -173,6 +177,15 @@ class TwoStageIV(CounterfactualEstimator):
         errors: FloatArray = outcome - np.asarray(fitted.outcome.to_user(projected))
         centred = outcome - np.average(outcome, weights=weight)
         return float(1.0 - np.average(errors**2, weights=weight) / np.average(centred**2, weights=weight))
+
+    def _action_support(self) -> ActionSupport:
+        return LawSupport(self.first_stage_, self._instrument_sample)
+
+
+def _some_rows(data: TrainingData, seed: int) -> IntArray:
+    """Return rows that stand for the instrument's distribution."""
+    used = np.flatnonzero(data.weight > 0)
+    return np.random.default_rng(seed).permutation(used)[:_SUPPORT_INSTRUMENTS]
 
 
 def _counterfactual(model: StructuralModel, data: TrainingData) -> Counterfactual:

@@ -1,5 +1,19 @@
-"""Decisions from a structural model."""
+"""Decisions from a structural model, and the policies they are compared with."""
 
+from dmliv.policy.decisions import Decisions
 from dmliv.policy.greedy import GreedyPolicy
+from dmliv.policy.spaces import Box, Interval
+from dmliv.policy.tree import PolicyTree
+from dmliv.policy.value import RewardRange, policy_value, reward_range, suboptimality
 
-__all__ = ["GreedyPolicy"]
+__all__ = [
+    "Box",
+    "Decisions",
+    "GreedyPolicy",
+    "Interval",
+    "PolicyTree",
+    "RewardRange",
+    "policy_value",
+    "reward_range",
+    "suboptimality",
+]
