@@ -16,8 +16,17 @@ from typing import Any
 import numpy as np
 from records import Record, arguments, run_missing, table
 
-from dmliv import CEDMLIV, DMLIV, DeepIV, KernelIV, TwoStageLeastSquares
-from dmliv.learners import Learners, boosting, forest, neural, paper_neural
+from dmliv import CEDMLIV, DFIV, DMLIV, DeepGMM, DeepIV, KernelIV, TwoStageLeastSquares
+from dmliv.learners import (
+    Learners,
+    boosting,
+    forest,
+    kernel,
+    neural,
+    paper_boosting,
+    paper_forest,
+    paper_neural,
+)
 from dmliv.problems import TicketDemand
 
 
@@ -54,6 +63,38 @@ METHODS: dict[str, Callable[[int], Any]] = {
     "forest": lambda seed: DMLIV(forest(), random_state=seed),
     "forest-ce": lambda seed: CEDMLIV(forest(), random_state=seed),
     "forest-deepiv": lambda seed: DeepIV(forest(), random_state=seed),
+    "paper-boosting-ce": lambda seed: CEDMLIV(paper_boosting(), random_state=seed),
+    "paper-boosting-deepiv": lambda seed: DeepIV(paper_boosting(), random_state=seed),
+    "paper-forest-ce": lambda seed: CEDMLIV(paper_forest(), random_state=seed),
+    "paper-forest-deepiv": lambda seed: DeepIV(paper_forest(), random_state=seed),
+    "kernel": lambda seed: DMLIV(kernel(), random_state=seed),
+    "dfiv": lambda seed: DFIV(random_state=seed),
+    "dfiv-published": lambda seed: DFIV(
+        n_fits=1,
+        first_penalty=0.1,
+        second_penalty=0.1,
+        n_epochs=100,
+        learning_rate=1e-3,
+        schedule="constant",
+        batch_size=None,
+        weight_decay=(0.0, 0.1, 0.0),
+        action_layers=(16, 1),
+        random_state=seed,
+    ),
+    "deepgmm": lambda seed: DeepGMM(random_state=seed),
+    "deepgmm-published": lambda seed: DeepGMM(
+        (128, 64, 32),
+        learning_rates=(2e-4,),
+        final_rate=1.0,
+        epochs=600,
+        batch_size=1024,
+        n_averaged=1,
+        weight_decay=0.0,
+        encoding="standardised",
+        critic_encoding="standardised",
+        centre_action=False,
+        random_state=seed,
+    ),
     "kiv": lambda seed: KernelIV(random_state=seed),
     "kiv-published": lambda seed: KernelIV("random", n_features=100, bandwidth="joint", random_state=seed),
     "2sls": lambda seed: TwoStageLeastSquares(),

@@ -6,7 +6,7 @@ Everything a user passes is validated here and nowhere else; code beyond this mo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import narwhals as nw
@@ -42,6 +42,24 @@ class TrainingData:
 
     def __len__(self) -> int:
         return len(self.outcome)
+
+    def with_positive_weight(self, min_rows: int) -> TrainingData:
+        """Return the rows that count, weighing one on average; at least `min_rows` there must be."""
+        used = np.flatnonzero(self.weight > 0)
+        if len(used) < min_rows:
+            raise InputError(
+                f"Expected at least {min_rows} rows of positive weight, got {len(used)}; pass more data."
+            )
+        if len(used) == len(self):
+            return self
+        return replace(
+            self,
+            outcome=self.outcome[used],
+            action=self.action[used],
+            instrument=self.instrument.take(used),
+            context=self.context.take(used),
+            weight=self.weight[used] / self.weight[used].mean(),
+        )
 
 
 def prepare(

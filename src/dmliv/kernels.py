@@ -82,8 +82,8 @@ def gaussian_kernel(left: FloatArray, right: FloatArray, scales: FloatArray) -> 
     return np.asarray(np.exp(-0.5 * np.maximum(squares, 0.0)))
 
 
-class KernelFeatures(Protocol):
-    """A finite feature map phi and the functions h(x) = phi(x)' w it spans."""
+class FeatureMap(Protocol):
+    """A finite feature map phi."""
 
     @property
     def width(self) -> int:
@@ -93,6 +93,10 @@ class KernelFeatures(Protocol):
     def encode(self, rows: FloatArray) -> FloatArray:
         """Return phi of rows (n, d), shape (n, width)."""
         ...
+
+
+class KernelFeatures(FeatureMap, Protocol):
+    """Features of rows (action, context) and the functions h(x) = phi(x)' w they span."""
 
     def grid(self, weights: FloatArray, actions: FloatArray, context: FloatArray) -> FloatArray:
         """Return h for actions (m, d_a) and contexts (n, d_c), shape (n, m)."""
@@ -136,6 +140,19 @@ class LandmarkFeatures:
     def encode(self, rows: FloatArray) -> FloatArray:
         """Return phi of rows."""
         return gaussian_kernel(rows, self.landmarks, self.scales) @ self.whitening
+
+    def project(self, action_means: FloatArray, context: FloatArray) -> FloatArray:
+        """Return the mean of phi over random actions, shape (n, width).
+
+        Parameters
+        ----------
+        action_means : ndarray, shape (n, m)
+            Mean kernel of each row's action with the actions of the landmarks.
+        context : ndarray, shape (n, d_c)
+        """
+        first = self.landmarks.shape[1] - context.shape[1]
+        by_context = gaussian_kernel(context, self.landmarks[:, first:], self.scales[first:])
+        return np.asarray((action_means * by_context) @ self.whitening)
 
     def grid(self, weights: FloatArray, actions: FloatArray, context: FloatArray) -> FloatArray:
         """Return h for every context with every action: the kernel is a product over columns."""
@@ -215,8 +232,8 @@ class Moments:
     @classmethod
     def of(
         cls,
-        structural: KernelFeatures,
-        exogenous: KernelFeatures,
+        structural: FeatureMap,
+        exogenous: FeatureMap,
         sample: tuple[FloatArray, FloatArray, FloatArray, FloatArray],
         advance: Advance,
     ) -> Moments:
@@ -263,3 +280,25 @@ def ridge_path(gram: FloatArray, moment: FloatArray, penalties: FloatArray) -> F
     rotated = vectors.T @ moment
     # Rounding can push an eigenvalue below zero by more than the smallest penalties.
     return np.asarray(vectors @ (rotated[:, None] / (np.maximum(values, 0.0)[:, None] + penalties)))
+
+
+def regress_features(first: Moments, second: Moments, penalties: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Regress structural on instrument features and choose the penalty on the second sample.
+
+    Returns
+    -------
+    errors : ndarray, shape (g,)
+        Mean squared error of the predicted features on the second sample, up to a constant.
+    projection : ndarray, shape (p, q)
+        Coefficients under the best penalty.
+    """
+    values, vectors = eigh(first.zz)
+    values = np.maximum(values, 0.0)
+    rotated = vectors.T @ first.zx
+    # In the eigenbasis a penalty only rescales rows, so both traces of the error cost O(p^2) per penalty.
+    cross = np.sum((vectors.T @ second.zx) * rotated, axis=1)
+    square = (vectors.T @ second.zz @ vectors) * (rotated @ rotated.T)
+    shrinkage = 1.0 / (values[:, None] + first.total * penalties)
+    errors = (np.sum(shrinkage * (square @ shrinkage), axis=0) - 2.0 * (cross @ shrinkage)) / second.total
+    best = shrinkage[:, np.argmin(errors)]
+    return errors, np.asarray(vectors @ (best[:, None] * rotated))

@@ -7,8 +7,11 @@ from typing import Literal
 
 from sklearn.base import BaseEstimator, clone
 from sklearn.ensemble import (
+    GradientBoostingClassifier,
     GradientBoostingRegressor,
+    HistGradientBoostingClassifier,
     HistGradientBoostingRegressor,
+    RandomForestClassifier,
     RandomForestRegressor,
 )
 
@@ -19,6 +22,7 @@ from dmliv.first_stage.regressors import RegressorAction, RegressorOutcome
 from dmliv.nets.images import ImageColumns
 from dmliv.nets.settings import ByRows, NetworkSettings
 from dmliv.second_stage.base import StructuralLearner
+from dmliv.second_stage.kernel import KernelStructural
 from dmliv.second_stage.network import NeuralStructural
 from dmliv.second_stage.projection import DrawRule
 from dmliv.second_stage.regressor import RegressorStructural
@@ -28,6 +32,7 @@ __all__ = [
     "Learners",
     "boosting",
     "forest",
+    "kernel",
     "neural",
     "paper_boosting",
     "paper_forest",
@@ -119,6 +124,21 @@ def neural(*, image: ImageColumns | None = None, n_members: int = 3) -> Learners
     )
 
 
+def kernel(*, image: ImageColumns | None = None, n_landmarks: int = 300) -> Learners:
+    """Return the default networks for the nuisances and a kernel ridge regression in closed form for h.
+
+    h is smooth and costs no training; far from the data it falls back to the mean outcome.
+
+    Parameters
+    ----------
+    image : ImageColumns, optional
+        Context columns that are the pixels of an image, for ``features="gradients"``.
+    n_landmarks : int
+        Landmarks of the kernel.
+    """
+    return replace(neural(image=image), structural=KernelStructural(n_landmarks, image=image))
+
+
 def paper_neural(
     data_set: Literal["demand", "real", "image"] = "demand", image: ImageColumns | None = None
 ) -> Learners:
@@ -184,33 +204,38 @@ def paper_neural(
 
 
 def boosting() -> Learners:
-    """Return histogram gradient boosting in all three roles, for continuous actions.
+    """Return histogram gradient boosting in all three roles; a discrete action is classified.
 
     h is fitted directly on five drawn actions per row. That is the single-draw loss, which flattens h where
     the action law is wide; :class:`~dmliv.second_stage.boosting.ProjectedBoosting` in the structural role
     flattens it less.
     """
-
-    def trees(leaf: int) -> HistGradientBoostingRegressor:
-        # Early stopping would hold out draws of rows that are also trained on.
-        return HistGradientBoostingRegressor(
-            max_iter=150, learning_rate=0.1, max_leaf_nodes=8, min_samples_leaf=leaf, early_stopping=False
-        )
-
+    # Early stopping would hold out draws of rows that are also trained on.
+    settings = {"max_iter": 150, "learning_rate": 0.1, "max_leaf_nodes": 8, "early_stopping": False}
+    nuisance = HistGradientBoostingRegressor(min_samples_leaf=20, **settings)
     return Learners(
-        RegressorOutcome(trees(20)), RegressorAction(trees(20)), RegressorStructural(trees(10), n_draws=5)
+        RegressorOutcome(nuisance),
+        RegressorAction(nuisance, classifier=HistGradientBoostingClassifier(min_samples_leaf=20, **settings)),
+        RegressorStructural(HistGradientBoostingRegressor(min_samples_leaf=10, **settings), n_draws=5),
     )
 
 
 def forest() -> Learners:
-    """Return random forests in all three roles, for continuous actions."""
-    trees = RandomForestRegressor(n_estimators=100, min_samples_leaf=5)
-    return Learners(RegressorOutcome(trees), RegressorAction(trees), RegressorStructural(trees))
+    """Return random forests with leaves of 10 rows in all three roles; a discrete action is classified."""
+    settings = {"n_estimators": 100, "min_samples_leaf": 10}
+    trees = RandomForestRegressor(**settings)
+    return Learners(
+        RegressorOutcome(trees),
+        RegressorAction(trees, classifier=RandomForestClassifier(**settings)),
+        RegressorStructural(trees),
+    )
 
 
 def paper_boosting() -> Learners:
     """Return the paper's gradient boosting: 500 trees, leaves of 100 rows for the nuisances and 10 for h."""
-    return _paper_trees(GradientBoostingRegressor(n_estimators=500))
+    return _paper_trees(
+        GradientBoostingRegressor(n_estimators=500), GradientBoostingClassifier(n_estimators=500)
+    )
 
 
 def paper_forest() -> Learners:
@@ -219,13 +244,13 @@ def paper_forest() -> Learners:
     Leaves of 100 rows make a strongly biased outcome model, and its bias passes into h: expect DeepIV to be
     ahead of DML-IV with these settings.
     """
-    return _paper_trees(RandomForestRegressor(n_estimators=500))
+    return _paper_trees(RandomForestRegressor(n_estimators=500), RandomForestClassifier(n_estimators=500))
 
 
-def _paper_trees(trees: BaseEstimator) -> Learners:
+def _paper_trees(trees: BaseEstimator, classifier: BaseEstimator) -> Learners:
     nuisance = clone(trees).set_params(min_samples_leaf=100)
     return Learners(
         RegressorOutcome(nuisance),
-        RegressorAction(nuisance),
+        RegressorAction(nuisance, classifier=clone(classifier).set_params(min_samples_leaf=100)),
         RegressorStructural(clone(trees).set_params(min_samples_leaf=10)),
     )

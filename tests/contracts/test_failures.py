@@ -57,7 +57,6 @@ BAD_INPUT: dict[str, tuple[Spoil, str]] = {
         "weights of at least zero, got -2",
     ),
     "weights of zero": (lambda r: r | {"sample_weight": np.zeros(100)}, "some positive weights"),
-    "too few rows": (lambda r: {role: values[:5] for role, values in r.items()}, "at least 10 rows, got 5"),
 }
 bad_input = pytest.mark.parametrize(("spoil", "message"), BAD_INPUT.values(), ids=BAD_INPUT)
 
@@ -65,19 +64,25 @@ bad_input = pytest.mark.parametrize(("spoil", "message"), BAD_INPUT.values(), id
 class TestBadInput:
     @bad_input
     def test_is_refused_and_leaves_a_fresh_estimator_fresh(
-        self, make: Any, tiny_learners: Learners, plain: Any, spoil: Spoil, message: str
+        self, method: Any, plain: Any, spoil: Spoil, message: str
     ) -> None:
-        estimator = make(tiny_learners)
+        estimator = method.make()
         with pytest.raises(InputError, match=message):
             estimator.fit(**spoil(plain.roles))
-        assert vars(estimator) == vars(make(tiny_learners))
+        assert vars(estimator) == vars(method.make())
         with pytest.raises(NotFittedError):
             estimator.predict(plain.T, plain.X)
 
-    def test_leaves_a_fitted_estimator_as_it_was(
-        self, make: Any, tiny_learners: Learners, plain: Any
-    ) -> None:
-        estimator = make(tiny_learners).fit(**plain.roles)
+    def test_too_few_rows(self, method: Any, plain: Any) -> None:
+        given = method.fewest_rows - 1
+        message = method.too_few_rows.format(fewest=method.fewest_rows, given=given)
+        estimator = method.make()
+        with pytest.raises(InputError, match=message):
+            estimator.fit(**{role: values[:given] for role, values in plain.roles.items()})
+        assert vars(estimator) == vars(method.make())
+
+    def test_leaves_a_fitted_estimator_as_it_was(self, method: Any, plain: Any) -> None:
+        estimator = method.make().fit(**plain.roles)
         before = vars(estimator).copy()
         expected = estimator.predict(plain.T, plain.X)
         for spoil, _ in BAD_INPUT.values():
@@ -102,8 +107,10 @@ class TestBadInput:
     def test_parameters_that_cannot_work(self, make: Any, tiny_learners: Learners, plain: Any) -> None:
         with pytest.raises(InputError, match="Expected a device torch can use"):
             make(tiny_learners, device="abacus").fit(**plain.roles)
+
+    def test_an_unknown_kind_of_action(self, method: Any, plain: Any) -> None:
         with pytest.raises(InputError, match="Expected action_kind"):
-            make(tiny_learners, action_kind="sometimes").fit(**plain.roles)
+            method.make(action_kind="sometimes").fit(**plain.roles)
 
 
 class TestFailuresWhileTraining:
@@ -153,42 +160,51 @@ class TestFailuresWhileTraining:
 class TestExtremeInput:
     """Input that is unusual but possible works."""
 
-    def test_huge_and_tiny_units(self, make: Any, tiny_learners: Learners, plain: Any) -> None:
-        estimator = make(tiny_learners).fit(
-            1e12 * plain.Y, 1e-12 * plain.T, Z=1e9 * plain.Z, X=1e-9 * plain.X
-        )
+    def test_huge_and_tiny_units(self, method: Any, plain: Any) -> None:
+        estimator = method.make().fit(1e12 * plain.Y, 1e-12 * plain.T, Z=1e9 * plain.Z, X=1e-9 * plain.X)
         predicted = estimator.predict(1e-12 * plain.T, 1e-9 * plain.X)
         assert np.isfinite(predicted).all()
         assert predicted.std() > 0.0
 
-    def test_constant_contexts(self, make: Any, tiny_learners: Learners, plain: Any) -> None:
+    def test_constant_contexts(self, method: Any, plain: Any) -> None:
         """A context that never varied carries no information: other values of it do not blow answers up."""
         X = np.column_stack([plain.X, np.full(100, 0.1)])
-        estimator = make(tiny_learners).fit(plain.Y, plain.T, Z=plain.Z, X=X)
+        estimator = method.make().fit(plain.Y, plain.T, Z=plain.Z, X=X)
         elsewhere = X.copy()
         elsewhere[:, 2] = 0.3
         gap = estimator.predict(plain.T, elsewhere) - estimator.predict(plain.T, X)
         assert np.abs(gap).max() < 10.0 * plain.Y.std()
 
-    def test_a_constant_outcome(self, make: Any, tiny_learners: Learners, plain: Any) -> None:
-        estimator = make(tiny_learners).fit(np.full(100, 3.0), plain.T, Z=plain.Z, X=plain.X)
+    def test_a_constant_outcome(self, method: Any, plain: Any) -> None:
+        estimator = method.make().fit(np.full(100, 3.0), plain.T, Z=plain.Z, X=plain.X)
         np.testing.assert_allclose(estimator.predict(plain.T, plain.X), 3.0, atol=1.0)
 
-    def test_the_fewest_rows(self, make: Any, tiny_learners: Learners, plain: Any) -> None:
-        estimator = make(tiny_learners).fit(plain.Y[:10], plain.T[:10], Z=plain.Z[:10], X=plain.X[:10])
+    def test_the_fewest_rows(self, method: Any, plain: Any) -> None:
+        rows = slice(0, method.fewest_rows)
+        estimator = method.make().fit(plain.Y[rows], plain.T[rows], Z=plain.Z[rows], X=plain.X[rows])
         assert np.isfinite(estimator.predict(plain.T, plain.X)).all()
 
-    def test_many_action_columns(self, make: Any, choosing_learners: Learners, plain: Any) -> None:
+    def test_many_action_columns(self, method: Any, plain: Any) -> None:
+        rng = np.random.default_rng(0)
+        Z = rng.standard_normal((100, 6))
+        T = Z + rng.standard_normal((100, 6))
+        estimator = method.make().fit(plain.Y, T, Z=Z, X=plain.X)
+        assert estimator.predict(T, plain.X).shape == (100,)
+        assert estimator.marginal_effect(T, plain.X).shape == (100, 6)
+
+    def test_choices_with_many_action_columns(
+        self, make: Any, choosing_learners: Learners, plain: Any
+    ) -> None:
         """Rules that draw work for any number of columns; judging and scoring need no grid of nodes."""
         T = np.random.default_rng(0).standard_normal((100, 6)) + plain.Z[:, None]
         estimator = make(choosing_learners).fit(plain.Y, T, Z=plain.Z, X=plain.X)
         assert estimator.predict(T, plain.X).shape == (100,)
         assert estimator.score(plain.Y, Z=plain.Z, X=plain.X) < 1.0
 
-    def test_a_level_of_a_single_row(self, make: Any, tiny_learners: Learners, labels: Any) -> None:
+    def test_a_level_of_a_single_row(self, method: Any, labels: Any) -> None:
         T = labels.T.astype(object)
         T[7] = "rare"
-        estimator = make(tiny_learners).fit(labels.Y, T, Z=labels.Z, X=labels.X)
+        estimator = method.make().fit(labels.Y, T, Z=labels.Z, X=labels.X)
         assert np.isfinite(estimator.predict("rare", labels.X)).all()
 
 
@@ -203,8 +219,8 @@ class TestSettingsThatCannotWork:
         with pytest.raises(InputError, match="Expected"):
             NetworkSettings(**change).plan(100)
 
-    def test_a_score_without_variation(self, make: Any, plain: Any, tiny_learners: Learners) -> None:
-        estimator = make(tiny_learners).fit(plain.Y, plain.T, Z=plain.Z, X=plain.X)
+    def test_a_score_without_variation(self, scoring: Any, plain: Any) -> None:
+        estimator = scoring.fitted(plain)
         for rows in (slice(0, 0), slice(0, 5)):
             with pytest.raises(InputError, match="outcomes that vary"):
                 estimator.score(np.zeros(100)[rows], Z=plain.Z[rows], X=plain.X[rows])

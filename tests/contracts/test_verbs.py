@@ -21,9 +21,8 @@ def some(values: Any, n: int = N) -> Any:
 
 
 class TestShapes:
-    def test_answers(self, make: Any, tiny_learners: Learners, case: Any) -> None:
-        estimator = make(tiny_learners)
-        assert estimator.fit(**case.roles) is estimator
+    def test_answers(self, method: Any, case: Any) -> None:
+        estimator = method.fitted(case)
         T, X = some(case.T), case.some_X(N)
         predicted = estimator.predict(T, X)
         assert predicted.shape == (N,)
@@ -36,12 +35,13 @@ class TestShapes:
         ate = estimator.ate(X, T0=case.T0, T1=case.T1)
         assert type(ate) is float
         assert ate == pytest.approx(effect.mean())
-        score = estimator.score(case.Y, case.T, Z=case.Z, X=case.X)
-        assert type(score) is float
-        assert score < 1.0
 
-    def test_marginal_effects(self, make: Any, tiny_learners: Learners, case: Any) -> None:
-        estimator = make(tiny_learners).fit(**case.roles)
+    def test_fit_returns_the_estimator(self, method: Any, plain: Any) -> None:
+        estimator = method.make()
+        assert estimator.fit(**plain.roles) is estimator
+
+    def test_marginal_effects(self, method: Any, case: Any) -> None:
+        estimator = method.fitted(case)
         T, X = some(case.T), case.some_X(N)
         if case.discrete:
             with pytest.raises(InputError, match=r"continuous action for a marginal effect.*use effect"):
@@ -52,8 +52,8 @@ class TestShapes:
         assert slopes.dtype == np.float64
         assert np.isfinite(slopes).all()
 
-    def test_policies(self, make: Any, tiny_learners: Learners, case: Any) -> None:
-        estimator = make(tiny_learners).fit(**case.roles)
+    def test_policies(self, method: Any, case: Any) -> None:
+        estimator = method.fitted(case)
         policy = estimator.policy(case.candidates)
         X = case.some_X(N)
         rows = 1 if X is None else N
@@ -72,15 +72,15 @@ class TestShapes:
         assert value == pytest.approx(estimator.predict(chosen, X).mean(), rel=1e-4, abs=1e-4)
 
     def test_recommendations_are_the_candidates_bit_by_bit(
-        self, make: Any, tiny_learners: Learners, plain: Any, two_columns: Any
+        self, method: Any, plain: Any, two_columns: Any
     ) -> None:
         """A price of 19.99 on offer is recommended as 19.99, so that it can be looked up."""
         candidates = np.arange(-100, 100) / 70.0
-        policy = make(tiny_learners).fit(**plain.roles).policy(candidates)
+        policy = method.fitted(plain).policy(candidates)
         assert np.isin(policy.predict(plain.X), candidates).all()
         np.testing.assert_array_equal(policy.candidates, candidates)
         pairs = np.column_stack([candidates, candidates[::-1]])
-        policy = make(tiny_learners).fit(**two_columns.roles).policy(pairs)
+        policy = method.fitted(two_columns).policy(pairs)
         np.testing.assert_array_equal(policy.candidates, pairs)
 
     def test_choices_in_every_role(self, make: Any, choosing_learners: Learners, case: Any) -> None:
@@ -91,10 +91,8 @@ class TestShapes:
 
 
 class TestRelations:
-    def test_an_effect_is_a_difference_of_predictions(
-        self, make: Any, tiny_learners: Learners, case: Any
-    ) -> None:
-        estimator = make(tiny_learners).fit(**case.roles)
+    def test_an_effect_is_a_difference_of_predictions(self, method: Any, case: Any) -> None:
+        estimator = method.fitted(case)
         X = case.some_X(N)
         rows = 1 if X is None else N
         start, end = (estimator.predict(np.array([action] * rows), X) for action in (case.T0, case.T1))
@@ -103,8 +101,8 @@ class TestRelations:
         np.testing.assert_allclose(effect, -estimator.effect(X, T0=case.T1, T1=case.T0), atol=1e-12)
         np.testing.assert_array_equal(estimator.effect(X, T0=case.T0, T1=case.T0), 0.0)
 
-    def test_effects_of_one_action_per_row(self, make: Any, tiny_learners: Learners, case: Any) -> None:
-        estimator = make(tiny_learners).fit(**case.roles)
+    def test_effects_of_one_action_per_row(self, method: Any, case: Any) -> None:
+        estimator = method.fitted(case)
         X = case.some_X(N)
         T0, T1 = case.T[:N], case.T[N : 2 * N]
         if hasattr(T1, "reset_index"):
@@ -114,10 +112,8 @@ class TestRelations:
         assert effect.shape == (N,)
         np.testing.assert_allclose(effect, expected, rtol=1e-9, atol=1e-9)
 
-    def test_a_scalar_action_stands_for_every_row(
-        self, make: Any, tiny_learners: Learners, plain: Any
-    ) -> None:
-        estimator = make(tiny_learners).fit(**plain.roles)
+    def test_a_scalar_action_stands_for_every_row(self, method: Any, plain: Any) -> None:
+        estimator = method.fitted(plain)
         X = plain.X[:N]
         np.testing.assert_array_equal(estimator.predict(0.3, X), estimator.predict(np.full(N, 0.3), X))
         np.testing.assert_array_equal(estimator.predict(np.float64(0.3), X), estimator.predict(0.3, X))
@@ -125,22 +121,20 @@ class TestRelations:
             estimator.effect(X), estimator.predict(1.0, X) - estimator.predict(0.0, X), atol=1e-9
         )
 
-    def test_a_level_stands_for_every_row(self, make: Any, tiny_learners: Learners, labels: Any) -> None:
-        estimator = make(tiny_learners).fit(**labels.roles)
+    def test_a_level_stands_for_every_row(self, method: Any, labels: Any) -> None:
+        estimator = method.fitted(labels)
         X = labels.X[:N]
         np.testing.assert_array_equal(estimator.predict("low", X), estimator.predict(["low"] * N, X))
 
-    def test_one_pair_stands_for_every_row(
-        self, make: Any, tiny_learners: Learners, two_columns: Any
-    ) -> None:
-        estimator = make(tiny_learners).fit(**two_columns.roles)
+    def test_one_pair_stands_for_every_row(self, method: Any, two_columns: Any) -> None:
+        estimator = method.fitted(two_columns)
         X = two_columns.X[:N]
         np.testing.assert_array_equal(
             estimator.predict([0.0, 1.0], X), estimator.predict(np.tile([0.0, 1.0], (N, 1)), X)
         )
 
-    def test_rows_are_predicted_one_by_one(self, make: Any, tiny_learners: Learners, case: Any) -> None:
-        estimator = make(tiny_learners).fit(**case.roles)
+    def test_rows_are_predicted_one_by_one(self, method: Any, case: Any) -> None:
+        estimator = method.fitted(case)
         whole = estimator.predict(some(case.T), case.some_X(N))
         for row in range(N):
             X = None if case.X is None else case.X[row : row + 1]
@@ -159,10 +153,8 @@ class TestRelations:
             difference = (estimator.predict(T + step, X) - estimator.predict(T, X)) / 2.0
             np.testing.assert_allclose(slopes[:, column], difference, atol=1e-8)
 
-    def test_columns_of_a_frame_in_another_order(
-        self, make: Any, tiny_learners: Learners, categories: Any
-    ) -> None:
-        estimator = make(tiny_learners).fit(**categories.roles)
+    def test_columns_of_a_frame_in_another_order(self, method: Any, categories: Any) -> None:
+        estimator = method.fitted(categories)
         X = categories.X[:N]
         turned = X[["open", "kind", "time"]]
         np.testing.assert_array_equal(
@@ -173,8 +165,8 @@ class TestRelations:
         wider = X.assign(unused=1.0)
         np.testing.assert_array_equal(estimator.predict(0.5, wider), estimator.predict(0.5, X))
 
-    def test_no_rows(self, make: Any, tiny_learners: Learners, plain: Any) -> None:
-        estimator = make(tiny_learners).fit(**plain.roles)
+    def test_no_rows(self, method: Any, plain: Any) -> None:
+        estimator = method.fitted(plain)
         nothing = plain.X[:0]
         assert estimator.predict(np.empty(0), nothing).shape == (0,)
         assert estimator.effect(nothing).shape == (0,)
@@ -182,6 +174,23 @@ class TestRelations:
 
 
 class TestScore:
+    def test_who_has_one(self, method: Any) -> None:
+        assert hasattr(method.make(), "score") == method.scores
+
+    def test_a_number_below_one(self, scoring: Any, case: Any) -> None:
+        score = scoring.fitted(case).score(case.Y, case.T, Z=case.Z, X=case.X)
+        assert type(score) is float
+        assert score < 1.0
+
+    def test_asks_to_be_fitted(self, scoring: Any, plain: Any) -> None:
+        estimator = scoring.make()
+        with pytest.raises(NotFittedError, match=f"fitted {type(estimator).__name__}.*call fit first"):
+            estimator.score(plain.Y, Z=plain.Z, X=plain.X)
+
+    def test_instruments_that_do_not_fit(self, scoring: Any, plain: Any) -> None:
+        with pytest.raises(InputError, match="Expected instrument with 100 rows, got 5"):
+            scoring.fitted(plain).score(plain.Y, Z=plain.Z[:5], X=plain.X)
+
     def test_a_sensible_fit_is_better_than_a_constant(
         self, make: Any, linear_learners: Learners, constant_learners: Learners, plain: Any
     ) -> None:
@@ -193,14 +202,14 @@ class TestScore:
         assert sensible < 1.0
         assert constant == pytest.approx(0.0, abs=0.01)
 
-    def test_observed_actions_are_not_used(self, make: Any, tiny_learners: Learners, plain: Any) -> None:
-        estimator = make(tiny_learners).fit(**plain.roles)
+    def test_observed_actions_are_not_used(self, scoring: Any, plain: Any) -> None:
+        estimator = scoring.fitted(plain)
         given = estimator.score(plain.Y, plain.T, Z=plain.Z, X=plain.X)
         assert estimator.score(plain.Y, Z=plain.Z, X=plain.X) == given
         assert estimator.score(plain.Y, -plain.T, Z=plain.Z, X=plain.X) == given
 
-    def test_new_rows_and_weights(self, make: Any, tiny_learners: Learners, plain: Any) -> None:
-        estimator = make(tiny_learners).fit(**plain.roles)
+    def test_new_rows_and_weights(self, scoring: Any, plain: Any) -> None:
+        estimator = scoring.fitted(plain)
         part = slice(0, 20)
         weight = np.zeros(len(plain.Y))
         weight[part] = 2.0
@@ -218,21 +227,18 @@ class TestBeforeFitting:
             lambda estimator, case: estimator.ate(case.X),
             lambda estimator, case: estimator.marginal_effect(case.T, case.X),
             lambda estimator, case: estimator.policy(case.candidates),
-            lambda estimator, case: estimator.score(case.Y, Z=case.Z, X=case.X),
         ],
-        ids=["predict", "effect", "ate", "marginal_effect", "policy", "score"],
+        ids=["predict", "effect", "ate", "marginal_effect", "policy"],
     )
-    def test_everything_asks_to_be_fitted(
-        self, make: Any, tiny_learners: Learners, plain: Any, ask: Any
-    ) -> None:
-        estimator = make(tiny_learners)
+    def test_everything_asks_to_be_fitted(self, method: Any, plain: Any, ask: Any) -> None:
+        estimator = method.make()
         with pytest.raises(NotFittedError, match=f"fitted {type(estimator).__name__}.*call fit first"):
             ask(estimator, plain)
 
 
 class TestQuestionsThatCannotBeAnswered:
-    def test_unseen_categories(self, make: Any, tiny_learners: Learners, categories: Any) -> None:
-        estimator = make(tiny_learners).fit(**categories.roles)
+    def test_unseen_categories(self, method: Any, categories: Any) -> None:
+        estimator = method.fitted(categories)
         X = categories.X[:N].copy()
         X.loc[3, "kind"] = "zeppelin"
         for ask in (
@@ -243,8 +249,8 @@ class TestQuestionsThatCannotBeAnswered:
             with pytest.raises(UnseenCategoryError, match="'kind', got 'zeppelin', the first in row 3"):
                 ask()
 
-    def test_unseen_levels(self, make: Any, tiny_learners: Learners, labels: Any) -> None:
-        estimator = make(tiny_learners).fit(**labels.roles)
+    def test_unseen_levels(self, method: Any, labels: Any) -> None:
+        estimator = method.fitted(labels)
         for ask in (
             lambda: estimator.predict("enormous", labels.X),
             lambda: estimator.effect(labels.X, T0="low", T1="enormous"),
@@ -253,11 +259,9 @@ class TestQuestionsThatCannotBeAnswered:
             with pytest.raises(UnseenCategoryError, match="got 'enormous'"):
                 ask()
 
-    def test_actions_of_another_width(
-        self, make: Any, tiny_learners: Learners, plain: Any, two_columns: Any
-    ) -> None:
-        one = make(tiny_learners).fit(**plain.roles)
-        two = make(tiny_learners).fit(**two_columns.roles)
+    def test_actions_of_another_width(self, method: Any, plain: Any, two_columns: Any) -> None:
+        one = method.fitted(plain)
+        two = method.fitted(two_columns)
         with pytest.raises(InputError, match="Expected action with 1 columns, got 2"):
             one.predict(two_columns.T[:N], plain.X[:N])
         with pytest.raises(InputError, match="Expected action with 1 columns, got 2"):
@@ -267,8 +271,8 @@ class TestQuestionsThatCannotBeAnswered:
         with pytest.raises(InputError, match="Expected action with 2 columns, got 3"):
             two.policy(np.ones((4, 3)))
 
-    def test_candidates(self, make: Any, tiny_learners: Learners, plain: Any) -> None:
-        estimator = make(tiny_learners).fit(**plain.roles)
+    def test_candidates(self, method: Any, plain: Any) -> None:
+        estimator = method.fitted(plain)
         with pytest.raises(InputError, match="Expected candidate actions for a continuous action, got none"):
             estimator.policy()
         with pytest.raises(InputError, match="at least one candidate"):
@@ -278,8 +282,8 @@ class TestQuestionsThatCannotBeAnswered:
         with pytest.raises(InputError, match="missing values"):
             estimator.policy([0.0, np.nan])
 
-    def test_contexts_that_do_not_fit(self, make: Any, tiny_learners: Learners, plain: Any) -> None:
-        estimator = make(tiny_learners).fit(**plain.roles)
+    def test_contexts_that_do_not_fit(self, method: Any, plain: Any) -> None:
+        estimator = method.fitted(plain)
         with pytest.raises(InputError, match="Expected context with 2 columns, got 3"):
             estimator.predict(0.0, np.ones((N, 3)))
         with pytest.raises(InputError, match=r"Expected context columns .*got none"):
@@ -288,8 +292,6 @@ class TestQuestionsThatCannotBeAnswered:
             estimator.predict(np.zeros(3), plain.X[:N])
         with pytest.raises(InputError, match="missing values"):
             estimator.predict(0.0, np.full((N, 2), np.nan))
-        with pytest.raises(InputError, match="Expected instrument with 100 rows, got 5"):
-            estimator.score(plain.Y, Z=plain.Z[:5], X=plain.X)
 
 
 class TestCopies:
@@ -298,18 +300,24 @@ class TestCopies:
         [copy.deepcopy, lambda estimator: pickle.loads(pickle.dumps(estimator))],
         ids=["deepcopy", "pickle"],
     )
-    def test_a_copy_gives_the_same_answers(
-        self, make: Any, tiny_learners: Learners, case: Any, copier: Any
-    ) -> None:
-        estimator = make(tiny_learners).fit(**case.roles)
+    def test_a_copy_gives_the_same_answers(self, method: Any, case: Any, copier: Any) -> None:
+        estimator = method.fitted(case)
         X = case.some_X(N)
         before = estimator.predict(some(case.T), X)
         twin = copier(estimator)
         np.testing.assert_array_equal(twin.predict(some(case.T), X), before)
+
+    def test_a_copy_is_independent(self, method: Any, plain: Any) -> None:
+        estimator = method.fitted(plain)
+        before = estimator.predict(plain.T, plain.X)
+        twin = copy.deepcopy(estimator).fit(**replace(plain, Y=-plain.Y).roles)
+        assert not np.array_equal(twin.predict(plain.T, plain.X), before)
+        np.testing.assert_array_equal(estimator.predict(plain.T, plain.X), before)
+
+    def test_a_copy_gives_the_same_score(self, scoring: Any, case: Any) -> None:
+        estimator = scoring.fitted(case)
+        twin = copy.deepcopy(estimator)
         assert twin.score(case.Y, Z=case.Z, X=case.X) == estimator.score(case.Y, Z=case.Z, X=case.X)
-        # The copy is independent: fitting it again leaves the original alone.
-        twin.set_params(random_state=99).fit(**case.roles)
-        np.testing.assert_array_equal(estimator.predict(some(case.T), X), before)
 
     @pytest.mark.parametrize("kind", ["linear_learners", "choosing_learners"])
     def test_other_learners(self, make: Any, kind: str, plain: Any, request: pytest.FixtureRequest) -> None:
@@ -317,8 +325,8 @@ class TestCopies:
         twin = pickle.loads(pickle.dumps(estimator))
         np.testing.assert_array_equal(twin.predict(plain.T, plain.X), estimator.predict(plain.T, plain.X))
 
-    def test_a_policy_outlives_a_second_fit(self, make: Any, tiny_learners: Learners, plain: Any) -> None:
-        estimator = make(tiny_learners).fit(**plain.roles)
+    def test_a_policy_outlives_a_second_fit(self, method: Any, plain: Any) -> None:
+        estimator = method.make().fit(**plain.roles)
         policy = estimator.policy(plain.candidates)
         before = policy.value(plain.X)
         estimator.fit(**replace(plain, Y=-100.0 * plain.Y).roles)

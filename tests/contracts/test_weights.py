@@ -66,15 +66,3 @@ def test_weights_change_the_answer(
         equal = make(learners).fit(**plain.roles).predict(plain.T, plain.X)
         weighted = make(learners).fit(**plain.roles, sample_weight=weight).predict(plain.T, plain.X)
         assert np.abs(equal - weighted).max() > 1e-3
-
-
-def test_networks_ignore_outcomes_of_weight_zero(make: Any, tiny_learners: Learners, plain: Any) -> None:
-    absent = np.arange(100) % 4 == 1
-    weight = np.where(absent, 0.0, 1.0)
-    honest = make(tiny_learners).fit(**plain.roles, sample_weight=weight)
-    spoiled = make(tiny_learners).fit(
-        np.where(absent, 1e3, plain.Y), plain.T, Z=plain.Z, X=plain.X, sample_weight=weight
-    )
-    np.testing.assert_allclose(
-        spoiled.predict(plain.T, plain.X), honest.predict(plain.T, plain.X), rtol=1e-4, atol=1e-4
-    )

@@ -1,7 +1,9 @@
 """Estimators users construct."""
 
+from dmliv.estimators.deep_gmm import DeepGMM
+from dmliv.estimators.dfiv import DFIV
 from dmliv.estimators.kernel_iv import KernelIV
 from dmliv.estimators.least_squares import TwoStageLeastSquares
 from dmliv.estimators.two_stage import CEDMLIV, DMLIV, DeepIV
 
-__all__ = ["CEDMLIV", "DMLIV", "DeepIV", "KernelIV", "TwoStageLeastSquares"]
+__all__ = ["CEDMLIV", "DFIV", "DMLIV", "DeepGMM", "DeepIV", "KernelIV", "TwoStageLeastSquares"]

@@ -277,6 +277,10 @@ class TwoStageLeastSquares(CounterfactualEstimator):
                 raise InputError(
                     f"Expected a whole number of at least {least}, got {name}={value!r}; pass one."
                 )
+        if not isinstance(self.interactions, (bool, np.bool_)):
+            raise InputError(
+                f"Expected interactions to be True or False, got {self.interactions!r}; pass one of them."
+            )
         if self.covariance not in ("classical", "robust"):
             raise InputError(
                 f"Expected covariance 'classical' or 'robust', got {self.covariance!r}; pass one of them."

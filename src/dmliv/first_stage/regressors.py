@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,27 +78,38 @@ class RegressorAction:
         Cloned for every fold and action column; a classifier needs ``predict_proba``.
     n_residual_folds : int
         Folds inside the training rows from which residuals are taken; in-sample residuals are too small.
+    classifier : scikit-learn classifier, optional
+        Takes the place of ``regressor`` when the action is discrete, so that one learner serves both kinds.
     """
 
     regressor: Any
     n_residual_folds: int = 5
+    classifier: Any = None
+
+    def __post_init__(self) -> None:
+        """Check that the classifier is one."""
+        if self.classifier is not None and not is_classifier(self.classifier):
+            raise InputError(
+                f"Expected a scikit-learn classifier, got classifier={self.classifier!r}; pass an instance "
+                "such as HistGradientBoostingClassifier(), or None."
+            )
 
     def fit(
         self, data: TrainingData, row_sets: Sequence[IntArray], *, seed: int, runtime: Runtime
     ) -> RegressorActionModel:
         """Fit one clone per row set, in parallel."""
         discrete = data.action_spec.kind == "discrete"
-        if discrete != is_classifier(self.regressor):
+        chosen = self.classifier if discrete and self.classifier is not None else self.regressor
+        if discrete != is_classifier(chosen):
             wanted, got = ("classifier", "regressor") if discrete else ("regressor", "classifier")
             raise InputError(
-                f"Expected a {wanted} for a {data.action_spec.kind} action, got the {got} "
-                f"{self.regressor!r}; pass another estimator, or set action_kind."
+                f"Expected a {wanted} for a {data.action_spec.kind} action, got the {got} {chosen!r}; pass "
+                "another estimator or a pair, RegressorAction(regressor, classifier=...), or set action_kind."
             )
         encoder, inputs = _encode(data)
+        fit_member = _fit_classifier if discrete else partial(_fit_location, self.n_residual_folds)
         fitted = Parallel(n_jobs=runtime.n_jobs)(
-            delayed(_fit_member)(
-                self, discrete, inputs[rows], data.action[rows], data.weight[rows], seed + member
-            )
+            delayed(fit_member)(chosen, inputs[rows], data.action[rows], data.weight[rows], seed + member)
             for member, rows in enumerate(row_sets)
         )
         return RegressorActionModel(encoder, tuple(fitted), data.action_spec.width, discrete, runtime.device)
@@ -178,28 +190,26 @@ def fit_clone(estimator: Any, inputs: FloatArray, target: Any, weight: FloatArra
     return model.fit(inputs, target, sample_weight=weight)
 
 
-def _fit_member(
-    learner: RegressorAction, discrete: bool, inputs: FloatArray, action: Any, weight: FloatArray, seed: int
+def _fit_classifier(
+    classifier: Any, inputs: FloatArray, levels: IntArray, weight: FloatArray, seed: int
 ) -> Any:
-    if discrete:
-        if len(np.unique(action)) < 2:
-            raise InputError(
-                "Expected at least two levels of the action in the complement of every fold, got one; use "
-                "fewer folds, or drop levels with very few rows."
-            )
-        return fit_clone(learner.regressor, inputs, action, weight, seed)
-    return _fit_location(learner, inputs, action, weight, seed)
+    if len(np.unique(levels)) < 2:
+        raise InputError(
+            "Expected at least two levels of the action in the complement of every fold, got one; use fewer "
+            "folds, or drop levels with very few rows."
+        )
+    return fit_clone(classifier, inputs, levels, weight, seed)
 
 
 def _fit_location(
-    learner: RegressorAction, inputs: FloatArray, action: FloatArray, weight: FloatArray, seed: int
+    n_folds: int, regressor: Any, inputs: FloatArray, action: FloatArray, weight: FloatArray, seed: int
 ) -> _Location:
-    models = tuple(fit_clone(learner.regressor, inputs, column, weight, seed) for column in action.T)
+    models = tuple(fit_clone(regressor, inputs, column, weight, seed) for column in action.T)
     residuals = np.empty_like(action)
-    splitter = KFold(min(learner.n_residual_folds, len(inputs)), shuffle=True, random_state=seed % (2**31))
+    splitter = KFold(min(n_folds, len(inputs)), shuffle=True, random_state=seed % (2**31))
     for fit_rows, rows in splitter.split(inputs):
         for index, column in enumerate(action.T):
-            model = fit_clone(learner.regressor, inputs[fit_rows], column[fit_rows], weight[fit_rows], seed)
+            model = fit_clone(regressor, inputs[fit_rows], column[fit_rows], weight[fit_rows], seed)
             residuals[rows, index] = column[rows] - predict_rows(model, inputs[rows])
     residuals = residuals[_rows_by_weight(weight)]
     # Centred, so that the mean of the law is the regressor's own prediction.

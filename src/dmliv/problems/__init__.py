@@ -2,6 +2,7 @@
 
 from dmliv.problems.assets import AssetError
 from dmliv.problems.base import ContextArray, EvaluationSet, Problem
+from dmliv.problems.decisions import PriceAndAdvertising, TreatmentChoice
 from dmliv.problems.image_demand import ImageDemand
 from dmliv.problems.replication import Replication, Split
 from dmliv.problems.semi_synthetic import IHDP, PMCMR
@@ -14,8 +15,10 @@ __all__ = [
     "ContextArray",
     "EvaluationSet",
     "ImageDemand",
+    "PriceAndAdvertising",
     "Problem",
     "Replication",
     "Split",
     "TicketDemand",
+    "TreatmentChoice",
 ]

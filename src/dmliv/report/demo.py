@@ -21,7 +21,8 @@ from dmliv.report.demo_views import (
     recommendations,
     to_price,
 )
-from dmliv.report.figures import draw_dose_response, draw_learning_curves, draw_recommendations, save_figure
+from dmliv.report.figures import draw_dose_response, draw_learning_curves, draw_recommendations
+from dmliv.style import save_figure
 
 # With fewer rows the networks still train, but the figures show nothing but noise.
 _FEWEST_ROWS: Final = 100

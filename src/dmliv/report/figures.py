@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -14,9 +13,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
 from dmliv.data import FloatArray
-from dmliv.report.style import (
+from dmliv.style import (
     DMLIV_COLOUR,
-    DOTS_PER_INCH,
     OPTIMUM_COLOUR,
     ORDINARY_COLOUR,
     RUG_COLOUR,
@@ -157,12 +155,6 @@ def draw_recommendations(panels: Sequence[Recommendation], title: str) -> Figure
         axes[0].set_ylabel(f"recommended {PRICE_LABEL}")
         _legend_below(figure, axes[0])
     return figure
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG."""
-    # Matplotlib writes its version into the file by default; without it equal figures are equal files.
-    figure.savefig(path, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
 
 
 def _panels(count: int, title: str, *, height: float, share_y: bool) -> tuple[Figure, list[Axes]]:

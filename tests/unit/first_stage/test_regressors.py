@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.base import is_classifier
 from sklearn.dummy import DummyRegressor
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression
@@ -20,7 +21,7 @@ from dmliv.errors import InputError
 from dmliv.first_stage.base import Exogenous, Runtime
 from dmliv.first_stage.laws import CategoricalLaw, ResidualLaw
 from dmliv.first_stage.regressors import RegressorAction, RegressorOutcome
-from dmliv.learners import Learners
+from dmliv.learners import Learners, boosting, forest, paper_boosting, paper_forest
 from dmliv.second_stage.linear import LinearStructural
 
 
@@ -212,6 +213,42 @@ class TestRoles:
             InputError, match="Expected a regressor for a continuous action, got the classifier"
         ):
             RegressorAction(LogisticRegression()).fit(data, everything(data), seed=0, runtime=runtime)
+
+    def test_a_pair_serves_both_kinds(
+        self, data: TrainingData, data_discrete: TrainingData, runtime: Runtime
+    ) -> None:
+        pair = RegressorAction(LinearRegression(), classifier=LogisticRegression())
+        np.testing.assert_array_equal(
+            residual_law(pair, data, runtime).location,
+            residual_law(RegressorAction(LinearRegression()), data, runtime).location,
+        )
+        rows = everything(data_discrete)
+        laws = []
+        for learner in (pair, RegressorAction(LogisticRegression())):
+            model = learner.fit(data_discrete, rows, seed=0, runtime=runtime)
+            assert "LogisticRegression" in str(model.describe()["regressor"])
+            law = model.laws(exogenous(data_discrete), rows)[0]
+            assert isinstance(law, CategoricalLaw)
+            laws.append(law.probabilities)
+        torch.testing.assert_close(laws[0], laws[1], rtol=0.0, atol=0.0)
+
+    def test_a_pair_of_two_regressors(self) -> None:
+        with pytest.raises(InputError, match=r"Expected a scikit-learn classifier, got .*LinearRegression"):
+            RegressorAction(LinearRegression(), classifier=LinearRegression())
+
+    def test_a_pair_of_two_classifiers(self, data: TrainingData, runtime: Runtime) -> None:
+        with pytest.raises(InputError, match="Expected a regressor for a continuous action"):
+            residual_law(
+                RegressorAction(LogisticRegression(), classifier=LogisticRegression()), data, runtime
+            )
+
+    @pytest.mark.parametrize("preset", [boosting, forest, paper_boosting, paper_forest])
+    def test_trees_come_in_pairs_of_one_size(self, preset: Any) -> None:
+        action = preset().action
+        assert is_classifier(action.classifier)
+        wanted, got = (model.get_params() for model in (action.regressor, action.classifier))
+        for name in ("n_estimators", "max_iter", "learning_rate", "max_leaf_nodes", "min_samples_leaf"):
+            assert wanted.get(name) == got.get(name)
 
     def test_learners_wrap_plain_estimators(self) -> None:
         learners = Learners(LinearRegression(), LogisticRegression(), LinearStructural())  # type: ignore[arg-type]

@@ -17,8 +17,8 @@ from dmliv.report.figures import (
     draw_dose_response,
     draw_learning_curves,
     draw_recommendations,
-    save_figure,
 )
+from dmliv.style import save_figure
 
 
 def drawn(axis: Axes, label: str) -> tuple[FloatArray, FloatArray]:

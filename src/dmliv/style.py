@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import matplotlib as mpl
+from matplotlib.figure import Figure
 
 # Okabe and Ito's palette. Line styles differ as well, so that figures survive a grey printer.
 TRUTH_COLOUR: Final = "#1a1a1a"
@@ -55,3 +57,9 @@ def house_style() -> Iterator[None]:
     """Draw in the house style inside the block; the caller's matplotlib settings come back afterwards."""
     with mpl.rc_context(_SETTINGS):
         yield
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG."""
+    # Matplotlib writes its version into the file by default; without it equal figures are equal files.
+    figure.savefig(path, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})

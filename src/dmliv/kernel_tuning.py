@@ -1,0 +1,366 @@
+"""Kernel regressions that choose their own bandwidths and penalty by leave-one-out error.
+
+Ridge regression in closed form gives the error of every row without that row from one decomposition. So a
+bandwidth is a number to search over, and a penalty costs nothing. All rows of a final fit are visited a chunk
+at a time; bandwidths are searched on a part of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from scipy.linalg import eigh
+
+from dmliv.data import FloatArray, IntArray
+from dmliv.kernels import LandmarkFeatures, chunks, median_scales
+from dmliv.progress import Advance, ProgressReporter
+
+# Rows that bandwidths are searched on: their choice is settled long before a fit is.
+SEARCH_ROWS = 2000
+#: Default penalties per row, the largest first.
+PENALTIES = np.logspace(0.0, -8.0, 25)
+# Bandwidths stay between these multiples of the median distance: below, the kernel sees single rows; above,
+# it is a polynomial already and only rounding errors change.
+_NARROWEST, _WIDEST = 0.05, 40.0
+# Factors a coordinate search tries, coarse first.
+_STEPS = (4.0, 2.0, 1.4)
+# A search takes no step for less than this: it would follow the noise of the criterion.
+_LEAST_GAIN = 5e-4
+# Numeric columns that each get their own bandwidth; more of them share one factor.
+_MOST_SEPARATE = 8
+# Landmarks of regressions that only choose bandwidths.
+_SEARCH_LANDMARKS = 200
+_LEAST_FREEDOM = 1e-8
+# The search for h starts from a wide kernel in the action, a smooth function, and narrows it for a clear gain
+# only: bends that the projection hardly shows are noise.
+_ACTION_START = 16.0
+_ACTION_GAIN = 1e-2
+
+
+class ActionMeans(Protocol):
+    """The mean of an action's kernel with landmark actions, given each row's context and instrument."""
+
+    def at(self, rows: IntArray, landmarks: FloatArray, scales: FloatArray) -> FloatArray:
+        """Return E[k(A, landmark)] for rows (n,) and landmark actions (m, d), shape (n, m)."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class RidgePath:
+    """Ridge regressions on the same features, for every penalty, and leave-one-out losses of the outcome's.
+
+    Attributes
+    ----------
+    weights : ndarray, shape (p, g)
+        Of the target.
+    mean_losses : ndarray, shape (g,)
+        Weighted mean of (outcome - prediction of the outcome without the row)^2.
+    products : ndarray, shape (g, g)
+        Weighted means of products of the losses under two penalties, which tell how surely they differ.
+    n_rows : int
+        Rows of positive weight.
+    """
+
+    weights: FloatArray
+    mean_losses: FloatArray
+    products: FloatArray
+    n_rows: int
+
+    @property
+    def best(self) -> int:
+        """Position of the penalty with the lowest loss."""
+        return int(np.argmin(self.mean_losses))
+
+    def cautious(self) -> int:
+        """Return the position of the largest penalty whose loss is not clearly above the lowest.
+
+        A function that is hard to see through the instruments hardly changes the loss; then the flat answer
+        is the safer one.
+        """
+        best, squares = self.best, np.diag(self.products)
+        excess = self.mean_losses - self.mean_losses[best]
+        variance = squares - 2.0 * self.products[best] + squares[best] - excess**2
+        error = np.sqrt(np.maximum(variance, 0.0) / self.n_rows)
+        return int(np.flatnonzero(excess <= error)[0])
+
+
+def ridge_losses(
+    encode: Callable[[IntArray], FloatArray],
+    rows: IntArray,
+    target: FloatArray,
+    outcome: FloatArray,
+    weight: FloatArray,
+    penalties: FloatArray = PENALTIES,
+    advance: Advance = lambda: None,
+) -> RidgePath:
+    """Regress ``target`` on features under all penalties, and judge them on the outcome, leaving rows out.
+
+    A target that was estimated from the outcomes of all rows cannot judge: it knows the rows left out.
+
+    Parameters
+    ----------
+    encode : callable
+        Features of row numbers (k,), shape (k, p).
+    rows : ndarray of int, shape (n,)
+        Rows to use; the next three are indexed by them.
+    target, outcome, weight : ndarray
+    penalties : ndarray, shape (g,)
+        Positive, per row, the largest first.
+    advance : callable
+        Called once per chunk in each of two passes.
+    """
+    parts = [rows[part] for part in chunks(len(rows))]
+    # A single chunk is encoded once for both passes.
+    known = {0: encode(parts[0])} if len(parts) == 1 else {}
+    total, sides = float(weight[rows].sum()), np.column_stack([outcome, target])
+    gram, moments = np.zeros((0, 0)), np.zeros((0, 2))
+    for number, part in enumerate(parts):
+        features = known[number] if number in known else encode(part)
+        weighted = features * weight[part][:, None]
+        gram = weighted.T @ features + (gram if number else 0.0)
+        moments = weighted.T @ sides[part] + (moments if number else 0.0)
+        advance()
+    values, vectors = eigh(gram)
+    shrinkage = 1.0 / (np.maximum(values, 0.0)[:, None] + total * penalties)
+    rotated = vectors.T @ moments
+    judged = shrinkage * rotated[:, :1]
+    sums, products = np.zeros(len(penalties)), np.zeros((len(penalties), len(penalties)))
+    for number, part in enumerate(parts):
+        turned = (known[number] if number in known else encode(part)) @ vectors
+        freedom = np.maximum(1.0 - (turned**2 @ shrinkage) * weight[part][:, None], _LEAST_FREEDOM)
+        losses = ((outcome[part][:, None] - turned @ judged) / freedom) ** 2
+        weighted = losses * weight[part][:, None]
+        sums += weighted.sum(axis=0)
+        products += weighted.T @ losses
+        advance()
+    n_rows = int(np.count_nonzero(weight[rows]))
+    return RidgePath(vectors @ (shrinkage * rotated[:, 1:]), sums / total, products / total, n_rows)
+
+
+def search_scales(
+    loss: Callable[[FloatArray], float],
+    start: FloatArray,
+    medians: FloatArray,
+    groups: Sequence[IntArray],
+    *,
+    n_stiff: int = 0,
+    advance: Advance = lambda: None,
+) -> FloatArray:
+    """Return bandwidths (d,) with a low loss, moving one group of columns at a time by shrinking factors.
+
+    Parameters
+    ----------
+    loss : callable
+        Of bandwidths (d,).
+    start, medians : ndarray, shape (d,)
+        Where the search begins, and the medians that bound it.
+    groups : sequence of ndarray of int
+        Columns that keep their ratios.
+    n_stiff : int
+        The first columns, whose bandwidths shrink for a clear gain only.
+    advance : callable
+        Called `search_length` times.
+    """
+    scales, lowest = start, loss(start)
+    for step in _STEPS:
+        for group in groups:
+            for factor in (step, 1.0 / step):
+                stiff = factor < 1.0 and group[0] < n_stiff
+                gain, before = _ACTION_GAIN if stiff else _LEAST_GAIN, scales
+                while True:
+                    candidate = scales.copy()
+                    candidate[group] *= factor
+                    ratio = candidate[group[0]] / medians[group[0]]
+                    value = loss(candidate) if _NARROWEST <= ratio <= _WIDEST else np.inf
+                    if value >= lowest * (1.0 - gain):
+                        break
+                    scales, lowest = candidate, value
+                if scales is not before:
+                    break
+            advance()
+    return scales
+
+
+def search_length(groups: Sequence[IntArray]) -> int:
+    """Return the number of steps of a search over these groups."""
+    return len(_STEPS) * len(groups)
+
+
+def column_groups(rows: FloatArray, blocks: Sequence[int]) -> list[IntArray]:
+    """Return which of the columns (n, d) share a factor in a search over their bandwidths.
+
+    Parameters
+    ----------
+    rows : ndarray, shape (n, d)
+    blocks : sequence of int
+        Widths of consecutive column groups that stand for one variable each.
+    """
+    starts = np.cumsum([0, *blocks])
+    wide, indicators, numbers = [], [], []
+    for start, width in zip(starts[:-1], blocks, strict=True):
+        if width > 1:
+            wide.append(np.arange(start, start + width))
+        elif np.all((rows[:, start] == rows[:, start].min()) | (rows[:, start] == rows[:, start].max())):
+            indicators.append(start)
+        else:
+            numbers.append(start)
+    separate = [[number] for number in numbers] if len(numbers) <= _MOST_SEPARATE else [numbers]
+    found = [np.array(group, dtype=np.int64) for group in (*separate, indicators) if group]
+    return [*found, *wide]
+
+
+def regression_scales(
+    rows: FloatArray,
+    blocks: Sequence[int],
+    targets: FloatArray,
+    weight: FloatArray,
+    generator: np.random.Generator,
+    progress: ProgressReporter,
+) -> FloatArray:
+    """Return the bandwidths that predict targets (n, k) from rows (n, d) best, leaving rows out.
+
+    Targets should be of similar size. Rows in excess of a few thousand are not used.
+    """
+    if rows.shape[1] == 0:
+        return np.empty(0)
+    order = generator.permutation(np.flatnonzero(weight > 0.0))[:SEARCH_ROWS]
+    rows, targets, weight = rows[order], targets[order], weight[order]
+    medians = median_scales(rows, blocks, np.ones(rows.shape[1]), "product", generator)
+    everything = np.arange(len(rows))
+
+    def loss(scales: FloatArray) -> float:
+        features = LandmarkFeatures.learn(rows[:_SEARCH_LANDMARKS], scales).encode(rows)
+        paths = (
+            ridge_losses(lambda part: features[part], everything, target, target, weight)
+            for target in targets.T
+        )
+        return float(sum(path.mean_losses.min() for path in paths))
+
+    start = min((medians, 3.0 * medians), key=loss)
+    groups = column_groups(rows, blocks)
+    with progress.stage("bandwidths of the exogenous columns", search_length(groups)) as advance:
+        return search_scales(loss, start, medians, groups, advance=advance)
+
+
+@dataclass(frozen=True, eq=False)
+class ProjectedFit:
+    """A solved `ProjectedProblem`.
+
+    Attributes
+    ----------
+    features : LandmarkFeatures
+        Of rows (action, context).
+    weights : ndarray, shape (width,)
+    penalty : float
+    losses : ndarray, shape (g,)
+        Leave-one-out loss of every penalty.
+    """
+
+    features: LandmarkFeatures
+    weights: FloatArray
+    penalty: float
+    losses: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class ProjectedProblem:
+    """The second stage of any kernel IV method: find h with target = E[h(context, A)], row by row.
+
+    The kernel is a product over columns, so the mean of a feature of (action, context) is the mean of the
+    action's kernel times the kernel of the context, which is known.
+
+    Attributes
+    ----------
+    action : ndarray, shape (n, d_a)
+        Observed actions, for landmarks and median distances.
+    action_blocks : sequence of int
+    context : ndarray, shape (n, d_c)
+    context_blocks : sequence of int
+    means : ActionMeans
+    target, outcome, weight : ndarray, shape (n,)
+        h is fitted to the target; bandwidths and penalty are those that predict the outcome.
+    """
+
+    action: FloatArray
+    action_blocks: Sequence[int]
+    context: FloatArray
+    context_blocks: Sequence[int]
+    means: ActionMeans
+    target: FloatArray
+    outcome: FloatArray
+    weight: FloatArray
+
+    def solve(
+        self,
+        context_scales: FloatArray,
+        n_landmarks: int,
+        generator: np.random.Generator,
+        *,
+        penalties: FloatArray = PENALTIES,
+        progress: ProgressReporter,
+    ) -> ProjectedFit:
+        """Choose bandwidths, starting from those of the context, then the penalty, and fit all rows."""
+        used = np.flatnonzero(self.weight > 0.0)
+        order = generator.permutation(used)
+        landmarks = np.sort(order[:n_landmarks])
+        points = np.hstack([self.action[landmarks], self.context[landmarks]])
+        rows = np.sort(order[:SEARCH_ROWS])
+        scales = self._choose_scales(context_scales, points, rows, generator, penalties, progress)
+        features = LandmarkFeatures.learn(points, scales)
+        with progress.stage("kernel regression", 2 * len(chunks(len(used)))) as advance:
+            path = self._path(features, used, {}, penalties, advance)
+        position = path.cautious()
+        return ProjectedFit(features, path.weights[:, position], float(penalties[position]), path.mean_losses)
+
+    def _choose_scales(
+        self,
+        context_scales: FloatArray,
+        points: FloatArray,
+        rows: IntArray,
+        generator: np.random.Generator,
+        penalties: FloatArray,
+        progress: ProgressReporter,
+    ) -> FloatArray:
+        width = self.action.shape[1]
+        blocks = [*self.action_blocks, *self.context_blocks]
+        columns = np.hstack([self.action[rows], self.context[rows]])
+        medians = median_scales(columns, blocks, np.ones(columns.shape[1]), "product", generator)
+        known: dict[bytes, FloatArray] = {}
+
+        def loss(scales: FloatArray) -> float:
+            path = self._path(LandmarkFeatures.learn(points, scales), rows, known, penalties)
+            return float(path.mean_losses.min())
+
+        start = np.concatenate([_ACTION_START * medians[:width], context_scales])
+        by_context = column_groups(self.context[rows], self.context_blocks)
+        groups = column_groups(self.action[rows], self.action_blocks)
+        groups += [width + group for group in by_context]
+        with progress.stage("bandwidths of the structural model", search_length(groups)) as advance:
+            return search_scales(loss, start, medians, groups, n_stiff=width, advance=advance)
+
+    def _path(
+        self,
+        features: LandmarkFeatures,
+        rows: IntArray,
+        known: dict[bytes, FloatArray],
+        penalties: FloatArray,
+        advance: Advance = lambda: None,
+    ) -> RidgePath:
+        width = self.action.shape[1]
+        landmarks, scales = features.landmarks[:, :width], features.scales[:width]
+
+        def encode(part: IntArray) -> FloatArray:
+            # While only bandwidths of the context move, the means of the action's kernel stay.
+            key = scales.tobytes()
+            if len(part) == len(rows) and key in known:
+                means = known[key]
+            else:
+                means = self.means.at(part, landmarks, scales)
+                if len(part) == len(rows):
+                    known[key] = means
+            return features.project(means, self.context[part])
+
+        return ridge_losses(encode, rows, self.target, self.outcome, self.weight, penalties, advance)

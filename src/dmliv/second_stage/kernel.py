@@ -1,0 +1,184 @@
+"""h in the space of a Gaussian kernel, in closed form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dmliv.data import ActionSpec, FloatArray, IntArray, Table, TableSchema, TrainingData
+from dmliv.errors import InputError
+from dmliv.first_stage.base import Runtime
+from dmliv.first_stage.crossfit import FirstStage
+from dmliv.first_stage.laws import ActionLaw, evaluation_nodes
+from dmliv.kernel_tuning import ProjectedProblem, regression_scales
+from dmliv.kernels import KernelFeatures, chunks, gaussian_kernel
+from dmliv.nets.encoding import TableEncoder
+from dmliv.nets.images import ImageColumns
+from dmliv.second_stage.base import action_vectors
+
+_UNUSED_BINS = 2
+# Numbers in the kernel matrix of one chunk of rows with all their nodes.
+_CHUNK_SIZE = 1 << 23
+
+
+@dataclass(frozen=True)
+class KernelStructural:
+    """Structural learner: kernel ridge regression of the target on the projected kernel.
+
+    With landmarks l_j drawn from the data, the features of a row are the means of k((A, context), l_j) over
+    its action law, and h is the ridge regression of the target on them. Every column has its own bandwidth.
+    Bandwidths and penalty have the lowest leave-one-out error when the observed outcome is regressed in place
+    of the target, except that the largest penalty is taken that is not clearly worse. Nothing is trained: the
+    same seed gives the same numbers, and the seed only draws the landmarks and the rows the bandwidths are
+    searched on. Far from the data h falls back to the mean outcome.
+
+    Parameters
+    ----------
+    n_landmarks : int
+        Landmarks; all rows if there are fewer.
+    n_points : int
+        Quadrature points per component and action column in the mean over the action law.
+    image : ImageColumns, optional
+        Context columns that are pixels. They need fixed features, ``ImageColumns(features="gradients")``.
+    """
+
+    n_landmarks: int = 300
+    n_points: int = 3
+    image: ImageColumns | None = None
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name in ("n_landmarks", "n_points"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, np.integer)) or value < 1:
+                raise InputError(
+                    f"Expected a positive whole number for {name}, got {value!r}; pass 1 or more."
+                )
+
+    @property
+    def needs_judging(self) -> bool:
+        """Whether fair splits are needed; leaving rows out takes their place."""
+        return False
+
+    def fit(self, data: TrainingData, first_stage: FirstStage, *, seed: int, runtime: Runtime) -> KernelModel:
+        """Choose bandwidths and penalty, then solve the normal equations of all rows."""
+        generator = np.random.default_rng(seed)
+        encoder = kernel_encoder(data.context, data.context_schema, self.image)
+        context, blocks = encoder.standardised(data.context), column_blocks(encoder)
+        mean_action = first_stage.law.mean().cpu().double().numpy()
+        # Outcome and mean action tell which columns of the context matter and how fast they act.
+        targets = np.column_stack([data.outcome, mean_action / np.sqrt(mean_action.shape[1])])
+        scales = regression_scales(context, blocks, targets, data.weight, generator, runtime.progress)
+        problem = ProjectedProblem(
+            action=action_vectors(data.action_spec, data.action),
+            action_blocks=action_blocks(data.action_spec),
+            context=context,
+            context_blocks=blocks,
+            means=LawMeans(first_stage.law, self.n_points),
+            target=first_stage.target,
+            outcome=data.outcome,
+            weight=data.weight,
+        )
+        fitted = problem.solve(scales, self.n_landmarks, generator, progress=runtime.progress)
+        chosen = {"penalty": fitted.penalty, "n_features": fitted.features.width}
+        return KernelModel(encoder, fitted.features, fitted.weights, chosen)
+
+
+@dataclass(frozen=True, eq=False)
+class KernelModel:
+    """A fitted h in a kernel's space.
+
+    Attributes
+    ----------
+    encoder : TableEncoder
+        Turns contexts into numbers.
+    features : KernelFeatures
+        Of rows (action, context).
+    weights : ndarray, shape (width,)
+    chosen : dict of str to float
+        Penalties and the width.
+    """
+
+    encoder: TableEncoder
+    features: KernelFeatures
+    weights: FloatArray
+    chosen: dict[str, float]
+
+    def predict(self, context: Table, action: FloatArray) -> FloatArray:
+        """Return h row by row."""
+        rows = self._rows(context, action)
+        parts = [self.features.encode(rows[part]) @ self.weights for part in chunks(len(rows))]
+        return np.concatenate([np.empty(0), *parts])
+
+    def predict_grid(self, context: Table, actions: FloatArray) -> FloatArray:
+        """Return h for every context with every action."""
+        columns = self.encoder.standardised(context)
+        parts = [self.features.grid(self.weights, actions, columns[part]) for part in chunks(len(columns))]
+        return np.vstack([np.empty((0, len(actions))), *parts])
+
+    def gradient(self, context: Table, action: FloatArray) -> FloatArray:
+        """Return the derivative of h in the action."""
+        rows, width = self._rows(context, action), action.shape[1]
+        parts = [self.features.gradient(self.weights, rows[part], width) for part in chunks(len(rows))]
+        return np.vstack([np.empty((0, width)), *parts])
+
+    def describe(self) -> dict[str, object]:
+        """Return the penalties and the number of features."""
+        return dict(self.chosen)
+
+    def _rows(self, context: Table, action: FloatArray) -> FloatArray:
+        return np.hstack([action, self.encoder.standardised(context)])
+
+
+@dataclass(frozen=True, eq=False)
+class LawMeans:
+    """Mean kernels of actions under an action law, by its quadrature nodes.
+
+    Attributes
+    ----------
+    law : ActionLaw
+    n_points : int
+    """
+
+    law: ActionLaw
+    n_points: int
+
+    def at(self, rows: IntArray, landmarks: FloatArray, scales: FloatArray) -> FloatArray:
+        """Return E[k(A, landmark)] for rows (n,) and landmark actions (m, d), shape (n, m)."""
+        device, found = self.law.mean().device, np.empty((len(rows), len(landmarks)))
+        first = torch.zeros(1, dtype=torch.long, device=device)
+        n_nodes = evaluation_nodes(self.law, first, self.n_points).weights.shape[-1]
+        step = max(1, _CHUNK_SIZE // (n_nodes * len(landmarks)))
+        for start in range(0, len(rows), step):
+            index = torch.from_numpy(rows[start : start + step]).to(device)
+            nodes = evaluation_nodes(self.law, index, self.n_points)
+            actions = nodes.actions.flatten(0, 1).cpu().double().numpy()
+            kernel = gaussian_kernel(actions, landmarks, scales).reshape(len(index), n_nodes, -1)
+            weights = nodes.weights.cpu().double().numpy()
+            found[start : start + step] = (weights[:, None, :] @ kernel)[:, 0]
+        return found
+
+
+def kernel_encoder(table: Table, schema: TableSchema, image: ImageColumns | None = None) -> TableEncoder:
+    """Return the encoder of a kernel's inputs, which are fixed numbers."""
+    encoder = TableEncoder.learn(table, schema.n_levels, _UNUSED_BINS, image, schema)
+    if encoder.pixels(table) is not None:
+        raise InputError(
+            "Expected fixed image features for a kernel, got ImageColumns(features='convolution'); use "
+            "features='gradients', or a neural learner."
+        )
+    return encoder
+
+
+def column_blocks(encoder: TableEncoder) -> list[int]:
+    """Return how many standardised columns each variable has: one, its levels, or all image features."""
+    gradients = None if encoder.image is None else encoder.image.gradients
+    image = [] if gradients is None else [gradients.components.shape[1]]
+    return [1] * len(encoder.scale) + list(encoder.n_levels) + image
+
+
+def action_blocks(spec: ActionSpec) -> list[int]:
+    """Return the same for action vectors."""
+    return [spec.width] if spec.kind == "discrete" else [1] * spec.width
