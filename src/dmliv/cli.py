@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from dmliv.bench_commands import bench_app
 from dmliv.data_commands import data_app
 from dmliv.errors import DMLIVError
 
@@ -32,6 +33,7 @@ app = typer.Typer(
     cls=_PlainErrors, no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False
 )
 
+app.add_typer(bench_app, name="bench")
 app.add_typer(data_app, name="data")
 
 

@@ -1,0 +1,213 @@
+"""Trials and grids as data: what is to be run, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any, Literal, Protocol
+
+from dmliv.benchmark.describe import Plain, describe, digest
+from dmliv.data import IVData
+from dmliv.errors import InputError, listed
+
+Metrics = dict[str, float]
+
+
+class Task(Protocol):
+    """A problem together with how estimators are judged on it; a frozen dataclass."""
+
+    @property
+    def name(self) -> str:
+        """Name of the problem in records."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """What sets this task apart from the others of its grid, for people."""
+        ...
+
+    @property
+    def problem(self) -> Any:
+        """The problem with its parameters."""
+        ...
+
+    def sample(self, rows: int, seed: int) -> IVData:
+        """Draw the training rows; no method can influence them."""
+        ...
+
+    def judge(self, estimator: Any, data: IVData, seed: int) -> Metrics:
+        """Fit the estimator and measure it against the truth."""
+        ...
+
+    def note(self) -> str:
+        """Return how estimators are judged, in one sentence."""
+        ...
+
+
+@dataclass(frozen=True)
+class Method:
+    """An estimator under a name.
+
+    Parameters
+    ----------
+    name : str
+        Name in records and on the command line.
+    label : str
+        Name in tables and figures.
+    build : callable
+        Returns a new estimator with all of its settings spelled out.
+    published : str or None
+        The name under which the paper reports this method.
+    """
+
+    name: str
+    label: str
+    build: Callable[[], Any]
+    published: str | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A task with a number of training rows."""
+
+    task: Task
+    rows: int
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One fit: task, rows, method and seed. The sample depends on all but the method."""
+
+    task: Task
+    rows: int
+    method: str
+    estimator: Any
+    seed: int
+
+    @cached_property
+    def digest(self) -> str:
+        """The name of the trial's record: 16 hexadecimal digits of everything that decides its numbers."""
+        return digest({"task": self.task, "rows": self.rows, "estimator": self.estimator, "seed": self.seed})
+
+    def keys(self) -> dict[str, Plain]:
+        """Return what identifies the trial for people."""
+        return {
+            "problem": self.task.name,
+            "parameters": describe(self.task.problem),
+            "rows": self.rows,
+            "method": self.method,
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of a record that a view shows.
+
+    Parameters
+    ----------
+    name : str
+        Its name in records.
+    label : str
+        Its name in tables and figures.
+    better : {"lower", "higher"}
+        Which direction is better; errors ("lower") are drawn on a log scale.
+    reference : str or None
+        A metric that shows the best there is, such as the optimum of a reward.
+    """
+
+    name: str
+    label: str
+    better: Literal["lower", "higher"] = "lower"
+    reference: str | None = None
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table or figure of the evaluation: cells x methods x seeds, and what is shown of them.
+
+    Parameters
+    ----------
+    name, title : str
+    cells : tuple of Cell
+    methods : tuple of Method
+    seeds : tuple of int
+    metrics : tuple of Metric
+        One table and one figure each.
+    chart : {"boxes", "lines"}
+        Box plots with one panel per cell, or lines of the error against the rows with a fitted rate.
+    remark : str
+        What a reader of the tables has to know.
+    """
+
+    name: str
+    title: str
+    cells: tuple[Cell, ...]
+    methods: tuple[Method, ...]
+    seeds: tuple[int, ...]
+    metrics: tuple[Metric, ...]
+    chart: Literal["boxes", "lines"] = "boxes"
+    remark: str = ""
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """The tasks of the cells, each once."""
+        return tuple(dict.fromkeys(cell.task for cell in self.cells))
+
+    def method(self, name: str) -> Method:
+        """Return the method of that name."""
+        for method in self.methods:
+            if method.name == name:
+                return method
+        names = [method.name for method in self.methods]
+        raise InputError(f"Expected methods of {self.name!r}, got {name!r}; there are {listed(names, 99)}.")
+
+
+def plan(
+    grid: Grid,
+    *,
+    methods: Sequence[str] | None = None,
+    sizes: Sequence[int] | None = None,
+    seeds: Sequence[int] | None = None,
+) -> tuple[Trial, ...]:
+    """Return the trials of a grid, seed after seed, so that an unfinished run is still a paired comparison.
+
+    Parameters
+    ----------
+    grid : Grid
+    methods : sequence of str, optional
+        Some of the grid's methods.
+    sizes : sequence of int, optional
+        Rows in place of the grid's, for all of its tasks.
+    seeds : sequence of int, optional
+        Seeds in place of the grid's.
+    """
+    chosen = grid.methods if methods is None else tuple(grid.method(name) for name in dict.fromkeys(methods))
+    cells = grid.cells if sizes is None else tuple(Cell(t, n) for t, n in product(grid.tasks, sizes))
+    trials = tuple(
+        build_trial(cell, method, seed)
+        for seed, cell, method in product(grid.seeds if seeds is None else seeds, cells, chosen)
+    )
+    _check_distinct(trials)
+    return trials
+
+
+def build_trial(cell: Cell, method: Method, seed: int) -> Trial:
+    """Return a trial with a new estimator whose random state, if it has one, is the seed."""
+    estimator = method.build()
+    if "random_state" in estimator.get_params(deep=False):
+        estimator.set_params(random_state=seed)
+    return Trial(cell.task, cell.rows, method.name, estimator, seed)
+
+
+def _check_distinct(trials: Iterable[Trial]) -> None:
+    seen: dict[str, Trial] = {}
+    for trial in trials:
+        other = seen.setdefault(trial.digest, trial)
+        if other is not trial:
+            raise InputError(
+                f"Expected trials that differ, got {other.method!r} and {trial.method!r} with the same "
+                f"settings for {trial.rows} rows and seed {trial.seed}; name each size, seed and method once."
+            )
