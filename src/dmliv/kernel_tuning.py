@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from scipy.linalg import eigh
@@ -29,23 +28,13 @@ _NARROWEST, _WIDEST = 0.05, 40.0
 _STEPS = (4.0, 2.0, 1.4)
 # A search takes no step for less than this: it would follow the noise of the criterion.
 _LEAST_GAIN = 5e-4
+# Except that stiff columns become narrower for a clear gain only.
+_STIFF_GAIN = 1e-2
 # Numeric columns that each get their own bandwidth; more of them share one factor.
 _MOST_SEPARATE = 8
 # Landmarks of regressions that only choose bandwidths.
 _SEARCH_LANDMARKS = 200
 _LEAST_FREEDOM = 1e-8
-# The search for h starts from a wide kernel in the action, a smooth function, and narrows it for a clear gain
-# only: bends that the projection hardly shows are noise.
-_ACTION_START = 16.0
-_ACTION_GAIN = 1e-2
-
-
-class ActionMeans(Protocol):
-    """The mean of an action's kernel with landmark actions, given each row's context and instrument."""
-
-    def at(self, rows: IntArray, landmarks: FloatArray, scales: FloatArray) -> FloatArray:
-        """Return E[k(A, landmark)] for rows (n,) and landmark actions (m, d), shape (n, m)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +158,7 @@ def search_scales(
         for group in groups:
             for factor in (step, 1.0 / step):
                 stiff = factor < 1.0 and group[0] < n_stiff
-                gain, before = _ACTION_GAIN if stiff else _LEAST_GAIN, scales
+                gain, before = _STIFF_GAIN if stiff else _LEAST_GAIN, scales
                 while True:
                     candidate = scales.copy()
                     candidate[group] *= factor
@@ -243,124 +232,3 @@ def regression_scales(
     groups = column_groups(rows, blocks)
     with progress.stage("bandwidths of the exogenous columns", search_length(groups)) as advance:
         return search_scales(loss, start, medians, groups, advance=advance)
-
-
-@dataclass(frozen=True, eq=False)
-class ProjectedFit:
-    """A solved `ProjectedProblem`.
-
-    Attributes
-    ----------
-    features : LandmarkFeatures
-        Of rows (action, context).
-    weights : ndarray, shape (width,)
-    penalty : float
-    losses : ndarray, shape (g,)
-        Leave-one-out loss of every penalty.
-    """
-
-    features: LandmarkFeatures
-    weights: FloatArray
-    penalty: float
-    losses: FloatArray
-
-
-@dataclass(frozen=True, eq=False)
-class ProjectedProblem:
-    """The second stage of any kernel IV method: find h with target = E[h(context, A)], row by row.
-
-    The kernel is a product over columns, so the mean of a feature of (action, context) is the mean of the
-    action's kernel times the kernel of the context, which is known.
-
-    Attributes
-    ----------
-    action : ndarray, shape (n, d_a)
-        Observed actions, for landmarks and median distances.
-    action_blocks : sequence of int
-    context : ndarray, shape (n, d_c)
-    context_blocks : sequence of int
-    means : ActionMeans
-    target, outcome, weight : ndarray, shape (n,)
-        h is fitted to the target; bandwidths and penalty are those that predict the outcome.
-    """
-
-    action: FloatArray
-    action_blocks: Sequence[int]
-    context: FloatArray
-    context_blocks: Sequence[int]
-    means: ActionMeans
-    target: FloatArray
-    outcome: FloatArray
-    weight: FloatArray
-
-    def solve(
-        self,
-        context_scales: FloatArray,
-        n_landmarks: int,
-        generator: np.random.Generator,
-        *,
-        penalties: FloatArray = PENALTIES,
-        progress: ProgressReporter,
-    ) -> ProjectedFit:
-        """Choose bandwidths, starting from those of the context, then the penalty, and fit all rows."""
-        used = np.flatnonzero(self.weight > 0.0)
-        order = generator.permutation(used)
-        landmarks = np.sort(order[:n_landmarks])
-        points = np.hstack([self.action[landmarks], self.context[landmarks]])
-        rows = np.sort(order[:SEARCH_ROWS])
-        scales = self._choose_scales(context_scales, points, rows, generator, penalties, progress)
-        features = LandmarkFeatures.learn(points, scales)
-        with progress.stage("kernel regression", 2 * len(chunks(len(used)))) as advance:
-            path = self._path(features, used, {}, penalties, advance)
-        position = path.cautious()
-        return ProjectedFit(features, path.weights[:, position], float(penalties[position]), path.mean_losses)
-
-    def _choose_scales(
-        self,
-        context_scales: FloatArray,
-        points: FloatArray,
-        rows: IntArray,
-        generator: np.random.Generator,
-        penalties: FloatArray,
-        progress: ProgressReporter,
-    ) -> FloatArray:
-        width = self.action.shape[1]
-        blocks = [*self.action_blocks, *self.context_blocks]
-        columns = np.hstack([self.action[rows], self.context[rows]])
-        medians = median_scales(columns, blocks, np.ones(columns.shape[1]), "product", generator)
-        known: dict[bytes, FloatArray] = {}
-
-        def loss(scales: FloatArray) -> float:
-            path = self._path(LandmarkFeatures.learn(points, scales), rows, known, penalties)
-            return float(path.mean_losses.min())
-
-        start = np.concatenate([_ACTION_START * medians[:width], context_scales])
-        by_context = column_groups(self.context[rows], self.context_blocks)
-        groups = column_groups(self.action[rows], self.action_blocks)
-        groups += [width + group for group in by_context]
-        with progress.stage("bandwidths of the structural model", search_length(groups)) as advance:
-            return search_scales(loss, start, medians, groups, n_stiff=width, advance=advance)
-
-    def _path(
-        self,
-        features: LandmarkFeatures,
-        rows: IntArray,
-        known: dict[bytes, FloatArray],
-        penalties: FloatArray,
-        advance: Advance = lambda: None,
-    ) -> RidgePath:
-        width = self.action.shape[1]
-        landmarks, scales = features.landmarks[:, :width], features.scales[:width]
-
-        def encode(part: IntArray) -> FloatArray:
-            # While only bandwidths of the context move, the means of the action's kernel stay.
-            key = scales.tobytes()
-            if len(part) == len(rows) and key in known:
-                means = known[key]
-            else:
-                means = self.means.at(part, landmarks, scales)
-                if len(part) == len(rows):
-                    known[key] = means
-            return features.project(means, self.context[part])
-
-        return ridge_losses(encode, rows, self.target, self.outcome, self.weight, penalties, advance)

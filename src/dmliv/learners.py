@@ -26,6 +26,7 @@ from dmliv.second_stage.kernel import KernelStructural
 from dmliv.second_stage.network import NeuralStructural
 from dmliv.second_stage.projection import DrawRule
 from dmliv.second_stage.regressor import RegressorStructural
+from dmliv.second_stage.rivals import RivalStructural
 
 __all__ = [
     "ImageColumns",
@@ -69,19 +70,21 @@ class Learners:
             object.__setattr__(self, "structural", RegressorStructural(self.structural))
 
 
-def neural(*, image: ImageColumns | None = None, n_members: int = 3) -> Learners:
+def neural(*, image: ImageColumns | None = None, n_members: int = 4) -> Learners:
     """Return the default networks.
 
     Training is short and fast: a high learning rate with warm-up and cosine decay, few epochs, larger batches
     as rows grow. Encodings are chosen by held-out loss, separately for each role. The projection uses two
-    draws and the unbiased loss, plus a share of the variance of h chosen on rows the nuisances never saw.
+    draws and the unbiased loss, plus a share of the variance of h chosen on rows the nuisances never saw. On
+    the same rows a kernel competes with the networks for h, and takes their place where it is clearly better.
 
     Parameters
     ----------
     image : ImageColumns, optional
         Context columns that are the pixels of an image.
     n_members : int
-        Networks in the ensemble for h.
+        Networks in the ensemble for h. Half of them, rounded down, are fitted to the observed outcome in
+        place of the first stage's target: noise in place of the target's own error.
     """
     batch_size = ByRows(factor=-200_000, offset=300, low=100, high=250)
     outcome = NetworkSettings(
@@ -106,7 +109,7 @@ def neural(*, image: ImageColumns | None = None, n_members: int = 3) -> Learners
         image=image,
     )
     structural = NetworkSettings(
-        hidden=(128, 64, 32),
+        hidden=(96, 48),
         dropout=0.0,
         epochs=ByRows(factor=800, power=0.5, low=4, high=60),
         batch_size=batch_size,
@@ -115,12 +118,19 @@ def neural(*, image: ImageColumns | None = None, n_members: int = 3) -> Learners
         n_bins=24,
         image=image,
     )
+    networks = NeuralStructural(
+        structural,
+        DrawRule("unbiased"),
+        variance_weight=(0.0, 0.2, 1.0),
+        n_members=n_members - n_members // 2,
+        n_outcome_members=n_members // 2,
+    )
+    # A kernel cannot learn convolutions, so where they are wanted it cannot compete.
+    trained_images = image is not None and image.features == "convolution"
     return Learners(
         NeuralOutcome(outcome),
         NeuralAction(action, n_components=5),
-        NeuralStructural(
-            structural, DrawRule("unbiased"), variance_weight=(0.0, 0.2, 1.0), n_members=n_members
-        ),
+        networks if trained_images else RivalStructural(networks, KernelStructural(image=image)),
     )
 
 

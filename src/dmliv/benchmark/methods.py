@@ -223,7 +223,7 @@ def image_convolution() -> Learners:
     }
     outcome: Any = preset.outcome
     action: Any = preset.action
-    structural: Any = preset.structural
+    structural: Any = networks_of(preset)
     first = replace(outcome.settings, encodings=("piecewise_context",), **changes)
     second = replace(structural.settings, encodings=("piecewise",), **changes)
     return Learners(
@@ -231,6 +231,12 @@ def image_convolution() -> Learners:
         replace(action, settings=first),
         replace(structural, settings=second, variance_weight=0.2, n_members=1),
     )
+
+
+def networks_of(preset: Learners) -> Any:
+    """Return the networks for h of the default preset, without the kernel that competes with them."""
+    structural: Any = preset.structural
+    return structural.networks
 
 
 def _image_neural() -> Learners:
@@ -265,7 +271,7 @@ def _build_bandit(name: str) -> Any:
 
 def _build_ablation(name: TwoStageName, folds: int, rule: DrawRuleName, encoding: str) -> Any:
     preset = neural()
-    structural: Any = replace(preset.structural, draw_rule=DrawRule(rule))  # type: ignore[type-var]
+    structural: Any = replace(networks_of(preset), draw_rule=DrawRule(rule))
     roles: dict[str, Any] = {"outcome": preset.outcome, "action": preset.action, "structural": structural}
     if encoding != "chosen":
         for role, learner in roles.items():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dmliv.data import FloatArray, IntArray, Table, TrainingData
-from dmliv.kernel_tuning import ProjectedProblem, regression_scales
+from dmliv.kernel_tuning import regression_scales
 from dmliv.kernels import (
     KernelFeatures,
     LandmarkFeatures,
@@ -21,6 +21,7 @@ from dmliv.kernels import (
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
 from dmliv.progress import ProgressReporter
+from dmliv.projected_kernel import ProjectedProblem
 from dmliv.second_stage.base import action_vectors
 from dmliv.second_stage.kernel import action_blocks, column_blocks, kernel_encoder
 

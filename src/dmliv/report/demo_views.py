@@ -63,17 +63,18 @@ def dose_response_title(comparison: Comparison, panels: Sequence[DoseResponse]) 
 
 
 def learning_curves(comparison: Comparison) -> list[LearningCurve]:
-    """Return the training losses of the three models of DML-IV, each the mean over its networks."""
+    """Return the training losses of the models of DML-IV that are networks, each the mean over its own."""
     first_stage = comparison.estimator.first_stage_
     models = [
         ("Outcome model", "squared error (standardised)", first_stage.outcome_model),
         ("Action model", "negative log-likelihood", first_stage.action_model),
         ("Structural model", "projected squared error", comparison.estimator.structural_model_),
     ]
+    described = [(name, loss, model.describe()) for name, loss, model in models if model is not None]
     return [
-        LearningCurve(name, loss, np.asarray(model.describe()["train_loss"], dtype=np.float64))
-        for name, loss, model in models
-        if model is not None
+        LearningCurve(name, loss, np.asarray(facts["train_loss"], dtype=np.float64))
+        for name, loss, facts in described
+        if "train_loss" in facts
     ]
 
 

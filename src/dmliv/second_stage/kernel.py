@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -10,12 +10,14 @@ import torch
 from dmliv.data import ActionSpec, FloatArray, IntArray, Table, TableSchema, TrainingData
 from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
-from dmliv.first_stage.crossfit import FirstStage
+from dmliv.first_stage.crossfit import FirstStage, JudgedSplit
 from dmliv.first_stage.laws import ActionLaw, evaluation_nodes
-from dmliv.kernel_tuning import ProjectedProblem, regression_scales
+from dmliv.kernel_tuning import regression_scales
 from dmliv.kernels import KernelFeatures, chunks, gaussian_kernel
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
+from dmliv.progress import SilentProgress
+from dmliv.projected_kernel import ProjectedProblem
 from dmliv.second_stage.base import action_vectors
 
 _UNUSED_BINS = 2
@@ -64,26 +66,85 @@ class KernelStructural:
 
     def fit(self, data: TrainingData, first_stage: FirstStage, *, seed: int, runtime: Runtime) -> KernelModel:
         """Choose bandwidths and penalty, then solve the normal equations of all rows."""
+        bandwidths = self.search(data, first_stage, seed=seed, runtime=runtime)
+        return self.solve(data, first_stage, bandwidths, seed=seed, runtime=runtime)
+
+    def search(
+        self, data: TrainingData, first_stage: FirstStage, *, seed: int, runtime: Runtime
+    ) -> KernelBandwidths:
+        """Search the bandwidths, on part of the rows if there are many."""
         generator = np.random.default_rng(seed)
         encoder = kernel_encoder(data.context, data.context_schema, self.image)
         context, blocks = encoder.standardised(data.context), column_blocks(encoder)
         mean_action = first_stage.law.mean().cpu().double().numpy()
         # Outcome and mean action tell which columns of the context matter and how fast they act.
         targets = np.column_stack([data.outcome, mean_action / np.sqrt(mean_action.shape[1])])
-        scales = regression_scales(context, blocks, targets, data.weight, generator, runtime.progress)
-        problem = ProjectedProblem(
-            action=action_vectors(data.action_spec, data.action),
-            action_blocks=action_blocks(data.action_spec),
-            context=context,
-            context_blocks=blocks,
-            means=LawMeans(first_stage.law, self.n_points),
-            target=first_stage.target,
-            outcome=data.outcome,
-            weight=data.weight,
-        )
-        fitted = problem.solve(scales, self.n_landmarks, generator, progress=runtime.progress)
+        start = regression_scales(context, blocks, targets, data.weight, generator, runtime.progress)
+        problem = self._problem(data, encoder, first_stage.law, first_stage.target, data.weight)
+        scales = problem.search(start, self.n_landmarks, generator, progress=runtime.progress)
+        return KernelBandwidths(encoder, scales)
+
+    def solve(
+        self,
+        data: TrainingData,
+        first_stage: FirstStage,
+        bandwidths: KernelBandwidths,
+        *,
+        seed: int,
+        runtime: Runtime,
+    ) -> KernelModel:
+        """Choose the penalty and solve the normal equations of all rows."""
+        encoder = bandwidths.encoder
+        problem = self._problem(data, encoder, first_stage.law, first_stage.target, data.weight)
+        generator = np.random.default_rng([seed, 1])
+        fitted = problem.fit(bandwidths.scales, self.n_landmarks, generator, progress=runtime.progress)
         chosen = {"penalty": fitted.penalty, "n_features": fitted.features.width}
         return KernelModel(encoder, fitted.features, fitted.weights, chosen)
+
+    def judged_losses(
+        self,
+        data: TrainingData,
+        split: JudgedSplit,
+        bandwidths: KernelBandwidths,
+        *,
+        fit_rows: IntArray,
+        judging_rows: IntArray,
+        seed: int,
+    ) -> FloatArray:
+        """Fit on some rows of a split and return (outcome - projection)^2 on others, shape (rows,)."""
+        weight = np.zeros(len(data))
+        weight[fit_rows] = data.weight[fit_rows]
+        problem = self._problem(data, bandwidths.encoder, split.law, data.outcome, weight)
+        generator = np.random.default_rng([seed, 2])
+        fitted = problem.fit(bandwidths.scales, self.n_landmarks, generator, progress=SilentProgress())
+        return np.asarray((data.outcome[judging_rows] - problem.project(fitted, judging_rows)) ** 2)
+
+    def _problem(
+        self,
+        data: TrainingData,
+        encoder: TableEncoder,
+        law: ActionLaw,
+        target: FloatArray,
+        weight: FloatArray,
+    ) -> ProjectedProblem:
+        return ProjectedProblem(
+            action=action_vectors(data.action_spec, data.action),
+            action_blocks=action_blocks(data.action_spec),
+            context=encoder.standardised(data.context),
+            context_blocks=column_blocks(encoder),
+            means=LawMeans(law, self.n_points),
+            target=target,
+            outcome=data.outcome,
+            weight=weight,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class KernelBandwidths:
+    """How contexts become numbers, and the bandwidth of every column of (action, context), shape (d,)."""
+
+    encoder: TableEncoder
+    scales: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,12 +160,15 @@ class KernelModel:
     weights : ndarray, shape (width,)
     chosen : dict of str to float
         Penalties and the width.
+    choice_losses : dict of str to float
+        Held-out loss of every rival; empty when there was none.
     """
 
     encoder: TableEncoder
     features: KernelFeatures
     weights: FloatArray
     chosen: dict[str, float]
+    choice_losses: dict[str, float] = field(default_factory=dict)
 
     def predict(self, context: Table, action: FloatArray) -> FloatArray:
         """Return h row by row."""
@@ -125,8 +189,8 @@ class KernelModel:
         return np.vstack([np.empty((0, width)), *parts])
 
     def describe(self) -> dict[str, object]:
-        """Return the penalties and the number of features."""
-        return dict(self.chosen)
+        """Return the penalties, the number of features and what else could have been."""
+        return {**self.chosen, "choice_losses": self.choice_losses}
 
     def _rows(self, context: Table, action: FloatArray) -> FloatArray:
         return np.hstack([action, self.encoder.standardised(context)])

@@ -25,6 +25,28 @@ from dmliv.second_stage.projection import DrawRule
 _MOST_CHOICE_ROWS = 2000
 
 
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """What trials on the halves of the data chose, and how the chosen one did on rows it never saw.
+
+    Attributes
+    ----------
+    choice : Choice
+    losses : dict of str to float
+        Mean judged loss of every candidate; empty when there was nothing to choose.
+    fit_rows, judging_rows : tuple of ndarray of int
+        Rows of each half that networks learned from, and those they were judged on.
+    row_losses : ndarray, shape (rows of all halves,)
+        Judged losses of the chosen candidate.
+    """
+
+    choice: Choice
+    losses: dict[str, float] = field(default_factory=dict)
+    fit_rows: tuple[IntArray, ...] = ()
+    judging_rows: tuple[IntArray, ...] = ()
+    row_losses: FloatArray = field(default_factory=lambda: np.empty(0))
+
+
 @dataclass(frozen=True)
 class NeuralStructural:
     """Structural learner: an ensemble of networks on (context, action).
@@ -40,6 +62,10 @@ class NeuralStructural:
         are candidates, and one is chosen on held-out rows. It has no effect on the rule ``"single"``.
     n_members : int
         Networks in the ensemble; they differ in initial weights, row order and draws.
+    n_outcome_members : int
+        Further networks in the ensemble, fitted to the observed outcome in place of the first stage's target.
+        Given context and instrument both have the same mean. An estimate of it has less noise but its error
+        passes into h; the outcome has noise but no such error. The mean over both kinds has less of either.
     centre_action : bool
         Whether networks see the action as its mean in the context and the rest; see
         :class:`~dmliv.second_stage.features.StructuralEncoder`.
@@ -49,12 +75,16 @@ class NeuralStructural:
     draw_rule: DrawRule = field(default_factory=DrawRule)
     variance_weight: float | tuple[float, ...] = 0.0
     n_members: int = 1
+    n_outcome_members: int = 0
     centre_action: bool = True
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if self.n_members < 1:
-            raise InputError(f"Expected at least one network, got n_members={self.n_members}.")
+        if self.n_members < 1 or self.n_outcome_members < 0:
+            raise InputError(
+                f"Expected at least one network and no negative number, got n_members={self.n_members} and "
+                f"n_outcome_members={self.n_outcome_members}."
+            )
         if self.settings.rate_factors != (1.0,):
             raise InputError(
                 "Expected no learning-rate factors for the structural model, got "
@@ -77,49 +107,71 @@ class NeuralStructural:
     ) -> NeuralStructuralModel:
         """Choose encoding and variance weight, then train the ensemble on all rows."""
         generator = np.random.Generator(np.random.SFC64(seed))
-        encoder = StructuralEncoder.learn(
+        encoder = self.learn_encoder(data)
+        trials = Trials(Choice(self.settings.encodings[0], self._variance_weights[0]))
+        if self.needs_judging:
+            trials = self.choose(data, first_stage, encoder, generator=generator, runtime=runtime)
+        return self.train_ensemble(data, first_stage, encoder, trials, generator=generator, runtime=runtime)
+
+    def learn_encoder(self, data: TrainingData) -> StructuralEncoder:
+        """Learn how columns become inputs."""
+        return StructuralEncoder.learn(
             data, self.settings.n_bins, centred=self.centre_action, image=self.settings.image
         )
-        choice = Choice(self.settings.encodings[0], self._variance_weights[0])
-        choice_losses: dict[str, float] = {}
-        if self.needs_judging:
-            choice, choice_losses = self._choose(data, first_stage, encoder, generator, runtime)
+
+    def train_ensemble(
+        self,
+        data: TrainingData,
+        first_stage: FirstStage,
+        encoder: StructuralEncoder,
+        trials: Trials,
+        *,
+        generator: np.random.Generator,
+        runtime: Runtime,
+    ) -> NeuralStructuralModel:
+        """Train the ensemble with the chosen settings on all rows."""
+        choice = trials.choice
         rows = np.arange(len(data))
         fit_rows, heldout = rows, None
         if self.settings.patience is not None:
             shuffled = generator.permutation(rows)
             size = max(1, round(self.settings.validation_fraction * len(rows)))
-            fit_rows, heldout = shuffled[size:], [shuffled[:size]] * self.n_members
+            fit_rows, heldout = shuffled[size:], [shuffled[:size]] * (self.n_members + self.n_outcome_members)
         whole = JudgedSplit(fit_rows, rows, first_stage.target, first_stage.law)
+        members = [Member(choice, whole, fit_rows)] * self.n_members
+        members += [Member(choice, replace(whole, target=data.outcome), fit_rows)] * self.n_outcome_members
         objective, record = self._train(
             data,
             encoder,
-            [Member(choice, whole, fit_rows)] * self.n_members,
+            members,
             heldout,
             "structural model",
             generator=generator,
             runtime=runtime,
         )
         return NeuralStructuralModel(
-            objective.net, encoder, choice.encoding, choice.variance_weight, choice_losses, record
+            objective.net, encoder, choice.encoding, choice.variance_weight, trials.losses, record
         )
 
-    def _choose(
+    def choose(
         self,
         data: TrainingData,
         first_stage: FirstStage,
         encoder: StructuralEncoder,
+        *,
         generator: np.random.Generator,
         runtime: Runtime,
-    ) -> tuple[Choice, dict[str, float]]:
+    ) -> Trials:
+        """Train one network per candidate and half, and judge it on rows its nuisances never saw."""
         choices = [Choice(*pair) for pair in product(self.settings.encodings, self._variance_weights)]
         members: list[Member] = []
         twins: list[int] = []
+        fit_rows: list[IntArray] = []
         judging_rows: list[IntArray] = []
         for number, split in enumerate(first_stage.splits):
-            fit_rows = generator.permutation(split.fit_rows)[:_MOST_CHOICE_ROWS]
+            fit_rows.append(generator.permutation(split.fit_rows)[:_MOST_CHOICE_ROWS])
             judging_rows.append(generator.permutation(split.judging_rows)[:_MOST_CHOICE_ROWS])
-            members.extend(Member(choice, split, fit_rows) for choice in choices)
+            members.extend(Member(choice, split, fit_rows[-1]) for choice in choices)
             twins.extend([number] * len(choices))
         objective, _ = self._train(
             data,
@@ -140,7 +192,9 @@ class NeuralStructural:
         named = {
             str(choice): float(loss) for choice, loss in zip(choices, row_losses.mean(axis=1), strict=True)
         }
-        return _cautious_choice(choices, row_losses), named
+        choice = _cautious_choice(choices, row_losses)
+        chosen_losses = row_losses[choices.index(choice)]
+        return Trials(choice, named, tuple(fit_rows), tuple(judging_rows), chosen_losses)
 
     def _train(
         self,

@@ -60,8 +60,11 @@ def test_an_object_without_parameters_is_refused() -> None:
 
 def changed_learners() -> Learners:
     preset = neural()
-    settings = replace(preset.structural.settings, learning_rate=1e-3)
-    return replace(preset, structural=replace(preset.structural, settings=settings))
+    networks = preset.structural.networks
+    settings = replace(networks.settings, learning_rate=1e-3)
+    return replace(
+        preset, structural=replace(preset.structural, networks=replace(networks, settings=settings))
+    )
 
 
 def test_every_part_of_a_trial_changes_its_digest() -> None:

@@ -17,6 +17,7 @@ from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import GradientFeatures, ImageEncoder, ImageFront, _edge_histograms
 from dmliv.nets.settings import NetworkSettings
 from dmliv.nets.stacked import StackedMLP
+from dmliv.second_stage.network import NeuralStructural
 
 SIZE = 20
 
@@ -243,7 +244,7 @@ def test_an_estimator_learns_from_images(features: Any) -> None:
         learners = Learners(
             type(preset.outcome)(settings),  # type: ignore[call-arg]
             type(preset.action)(settings, n_components=2),  # type: ignore[call-arg]
-            type(preset.structural)(settings, n_members=2),  # type: ignore[call-arg]
+            NeuralStructural(settings, n_members=2),
         )
     estimator = DMLIV(learners, n_folds=2, random_state=0)
     estimator.fit(data["Y"], data["T"], Z=data["Z"], X=data["X"])
