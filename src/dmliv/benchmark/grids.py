@@ -1,4 +1,4 @@
-"""The grids: one for each table or figure of the paper, and two of our own."""
+"""The grids: one for each table or figure of the paper, and three of our own."""
 
 from __future__ import annotations
 
@@ -156,6 +156,21 @@ def _ablation() -> Grid:
     )
 
 
+def _parts() -> Grid:
+    demand = ((1.0, 1000), (1.0, 5000), (0.2, 5000), (0.01, 5000))
+    cells = [Cell(problems.demand(strength), rows) for strength, rows in demand]
+    cells += [Cell(task, _REAL_ROWS[task.name]) for task in problems.real_world()]
+    return Grid(
+        "parts",
+        "What each part of the default is worth",
+        tuple(cells),
+        methods.part_methods(),
+        tuple(range(10, 15)),
+        (_GRID_MSE, Metric("validation_mse", "MSE on validation rows")),
+        remark="For IHDP and PM-CMR seeds are numbers of replications.",
+    )
+
+
 def _convergence() -> Grid:
     task = problems.demand()
     return Grid(
@@ -179,6 +194,7 @@ _BUILDERS: Final = {
     "image-sensitivity": _image_sensitivity,
     "offline-bandits": _offline_bandits,
     "ablation": _ablation,
+    "parts": _parts,
     "convergence": _convergence,
 }
 GRID_NAMES: Final = tuple(_BUILDERS)

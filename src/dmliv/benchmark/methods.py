@@ -209,6 +209,19 @@ def ablation_methods() -> tuple[Method, ...]:
     return tuple(methods)
 
 
+def part_methods() -> tuple[Method, ...]:
+    """Return the default, and the default with one of its parts changed."""
+    labels = {
+        "default": "default",
+        "no-kernel": "no kernel to compete",
+        "target-only": "no kernel, all networks on the target",
+        "raw-action": "action not split",
+        "no-variance": "no variance weight",
+        "standardised": "standardised columns only",
+    }
+    return tuple(Method(name, label, partial(_build_part, name)) for name, label in labels.items())
+
+
 def image_convolution() -> Learners:
     """Return the paper's image networks on the default's schedule: minutes in place of hours."""
     preset = neural()
@@ -280,3 +293,32 @@ def _build_ablation(name: TwoStageName, folds: int, rule: DrawRuleName, encoding
             roles[role] = replace(learner, settings=replace(learner.settings, encodings=(wanted,)))
     estimator = _build_two_stage(name, lambda: Learners(**roles))
     return estimator.set_params(n_folds=folds)
+
+
+def _build_part(name: str) -> Any:
+    preset = neural()
+    networks, rivals = networks_of(preset), preset.structural
+    changed: dict[str, Any] = {
+        "default": rivals,
+        "no-kernel": networks,
+        "target-only": replace(
+            networks, n_members=networks.n_members + networks.n_outcome_members, n_outcome_members=0
+        ),
+        "raw-action": _with_networks(rivals, centre_action=False),
+        "no-variance": _with_networks(rivals, variance_weight=0.0),
+        "standardised": rivals,
+    }
+    learners = replace(preset, structural=changed[name])
+    if name == "standardised":
+        outcome, action = (_standardised(role) for role in (preset.outcome, preset.action))
+        structural = _with_networks(rivals, settings=_standardised(networks).settings)
+        learners = Learners(outcome, action, structural)
+    return _build_two_stage("dml-iv", lambda: learners)
+
+
+def _with_networks(rivals: Any, **changes: Any) -> Any:
+    return replace(rivals, networks=replace(rivals.networks, **changes))
+
+
+def _standardised(learner: Any) -> Any:
+    return replace(learner, settings=replace(learner.settings, encodings=("standardised",)))
