@@ -147,6 +147,33 @@ class StackedMLP(nn.Module):
         return output
 
     @torch.no_grad()
+    def body_grid(self, context: Tensor, rest: Tensor) -> Tensor:
+        """Evaluate the perceptron on every context with its Q other inputs, without gradients or dropout.
+
+        The part of the first layer that sees the context is computed once per context, not once per cell.
+
+        Parameters
+        ----------
+        context : Tensor, shape (M, B, e)
+            Embedded contexts, the first inputs.
+        rest : Tensor, shape (M, B, Q, widths[0] - e)
+            The other inputs.
+
+        Returns
+        -------
+        Tensor, shape (M, B, Q, outputs)
+        """
+        layers = self.layers()[self._n_front :]
+        weight, bias = layers[0]
+        n_context = context.shape[-1]
+        shared = torch.baddbmm(bias, context, weight[:, :n_context])
+        values = torch.bmm(rest.flatten(1, 2), weight[:, n_context:])
+        values.view(*rest.shape[:3], -1).add_(shared.unsqueeze(2))
+        for weight, bias in layers[1:]:
+            values = torch.baddbmm(bias, values.relu_(), weight)
+        return values.view(*rest.shape[:3], -1)
+
+    @torch.no_grad()
     def scale_gradients(self, limit: float) -> None:
         """Clip the gradient of each member to the global norm ``limit``, as if it were trained alone."""
         if self.flat.grad is None:

@@ -15,8 +15,8 @@ from dmliv.nets.stacked import StackedMLP
 from dmliv.nets.training import TrainingRecord
 from dmliv.second_stage.features import StructuralEncoder, evaluate
 
-# Network rows (members x rows x actions) in one evaluation pass; keeps memory flat.
-_EVALUATION_ROWS = 1 << 17
+# Network rows (members x rows x actions) in one evaluation pass: few enough that layers stay in the cache.
+_EVALUATION_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,8 @@ class NeuralStructuralModel:
         candidates = self._tensor(actions).unsqueeze(0)
         result = np.empty((len(context), len(actions)))
         for rows, embedded, centre in self._contexts(context, n_actions=len(actions)):
-            values = self._values(embedded, centre, candidates.expand(len(centre), -1, -1))
+            features = self._action_features(centre, candidates.expand(len(centre), -1, -1))
+            values = self.net.body_grid(embedded, features).squeeze(-1).mean(0)
             result[rows] = values.cpu().double().numpy()
         return result
 
@@ -101,9 +102,13 @@ class NeuralStructuralModel:
 
     def _values(self, embedded: Tensor, centre: Tensor, actions: Tensor) -> Tensor:
         """Return the mean over the members, (B, Q), for actions (B, Q, d)."""
+        return evaluate(self.net, embedded, self._action_features(centre, actions)).mean(0)
+
+    def _action_features(self, centre: Tensor, actions: Tensor) -> Tensor:
+        """Return what the members see of actions (B, Q, d), shape (M, B, Q, width)."""
         encode = self.encoder.action_encoder(self.encoding, self.net.device)
         features = encode(actions - centre.unsqueeze(1)).unsqueeze(0)
-        return evaluate(self.net, embedded, features.expand(self.net.n_members, -1, -1, -1)).mean(0)
+        return features.expand(self.net.n_members, -1, -1, -1)
 
     def _tensor(self, values: npt.NDArray[np.generic]) -> Tensor:
         return torch.as_tensor(values, dtype=torch.float32, device=self.net.device)

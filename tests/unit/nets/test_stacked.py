@@ -68,6 +68,13 @@ class TestForward:
         inputs = draw(1, BATCH, WIDTHS[0])
         torch.testing.assert_close(net(inputs), net(inputs.repeat(MEMBERS, 1, 1)), rtol=0, atol=0)
 
+    def test_a_grid_equals_cell_by_cell(self) -> None:
+        net = make_net(dropout=0.5).train(False)
+        context, rest = draw(MEMBERS, BATCH, 3), draw(MEMBERS, BATCH, 6, 2, seed=2)
+        cells = torch.cat([context.unsqueeze(2).expand(-1, -1, 6, -1), rest], dim=-1)
+        expected = net(cells.flatten(1, 2)).view(MEMBERS, BATCH, 6, -1)
+        torch.testing.assert_close(net.body_grid(context, rest), expected)
+
     def test_dropout_is_off_in_evaluation(self) -> None:
         net = make_net(dropout=0.5).eval()
         inputs = draw(MEMBERS, BATCH, WIDTHS[0])
