@@ -28,8 +28,9 @@ def draw_policy_tree(tree: PolicyTree, title: str, *, action_name: str = "action
     n_leaves, depth = sum(1 for _ in tree.root.leaves()), _depth(tree.root)
     with house_style():
         size = (max(6.0, _LEAF_INCHES * n_leaves), 1.5 + _LEVEL_INCHES * (depth + 1))
-        # Room below for the line on what the rules are worth.
-        layout = ConstrainedLayoutEngine(rect=(0.0, 0.06, 1.0, 0.94))
+        # Room below for the two lines on what the rules are worth.
+        room = 0.5 / size[1]
+        layout = ConstrainedLayoutEngine(rect=(0.0, room, 1.0, 1.0 - room))
         figure = Figure(figsize=size, layout=layout)
         axis = figure.subplots()
         axis.set(xlim=(-0.6, n_leaves - 0.4), ylim=(-depth - 0.55, 0.45))
@@ -39,8 +40,8 @@ def draw_policy_tree(tree: PolicyTree, title: str, *, action_name: str = "action
         figure.text(
             0.01,
             0.01,
-            f"estimated mean outcome: these rules {tree.tree_value:.3g}, best action row by row "
-            f"{tree.best_value:.3g}, best single action {tree.constant_value:.3g}",
+            f"estimated mean outcome: these rules {tree.tree_value:.3g}\n"
+            f"best action row by row {tree.best_value:.3g}, best single action {tree.constant_value:.3g}",
             color=QUIET_TEXT,
         )
     return figure

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dmliv.data import FloatArray, TrainingData
+from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.second_stage.base import StructuralModel
@@ -21,8 +22,8 @@ class RivalStructural:
     Networks learn jumps and products and extrapolate; a kernel is smoother and, on few rows of a smooth
     truth, much more exact. Both are fitted on each half of the data and judged by the error of their
     projection on rows that neither they nor their nuisances saw. (The kernel's bandwidths, a few numbers, are
-    searched on all rows.) The kernel has to win by more than a standard error: with weak instruments the
-    projections of all h look alike, and the networks with their variance weight are the safer answer.
+    searched on all rows.) The kernel has to win clearly: with weak instruments the projections of all h look
+    alike, and the networks with their variance weight are the safer answer.
 
     Parameters
     ----------
@@ -30,10 +31,19 @@ class RivalStructural:
         With something to choose (several encodings or variance weights), so that it is judged.
     kernel : KernelStructural
         Fitted to the observed outcome: in closed form a penalty takes care of the noise.
+    margin : float
+        Standard errors by which the kernel has to win. With one, chance alone would let it win every sixth
+        time where nothing can be told apart, and there a kernel may be wildly wrong.
     """
 
     networks: NeuralStructural
     kernel: KernelStructural
+    margin: float = 2.0
+
+    def __post_init__(self) -> None:
+        """Check the margin."""
+        if not isinstance(self.margin, (int, float, np.number)) or not self.margin >= 0.0:
+            raise InputError(f"Expected a margin of at least 0, got {self.margin!r}; pass 2.0, say.")
 
     @property
     def needs_judging(self) -> bool:
@@ -60,7 +70,7 @@ class RivalStructural:
             losses.append(judged * data.weight[rows])
         kernel_losses = np.concatenate(losses)
         named = trials.losses | {"kernel": float(kernel_losses.mean())}
-        if clearly_lower(kernel_losses, trials.row_losses):
+        if clearly_lower(kernel_losses, trials.row_losses, self.margin):
             model = self.kernel.solve(data, plug_in, bandwidths, seed=kernel_seed, runtime=runtime)
             return replace(model, choice_losses=named)
         return self.networks.train_ensemble(
@@ -68,7 +78,7 @@ class RivalStructural:
         )
 
 
-def clearly_lower(losses: FloatArray, others: FloatArray) -> bool:
-    """Tell whether losses (n,) are lower than others of the same rows by more than a standard error."""
+def clearly_lower(losses: FloatArray, others: FloatArray, margin: float) -> bool:
+    """Tell whether losses (n,) are lower than others of the same rows by ``margin`` standard errors."""
     gain = others - losses
-    return bool(gain.mean() > gain.std() / np.sqrt(len(gain)))
+    return bool(gain.mean() > margin * gain.std() / np.sqrt(len(gain)))

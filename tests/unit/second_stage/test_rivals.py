@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dmliv import DMLIV
+from dmliv.errors import InputError
 from dmliv.learners import Learners, neural
 from dmliv.problems import TicketDemand
 from dmliv.second_stage.ensemble import NeuralStructuralModel
@@ -72,10 +73,21 @@ def test_weights_of_zero_never_count() -> None:
     np.testing.assert_allclose(fits[0], fits[1], atol=1e-6)
 
 
-@pytest.mark.parametrize(("gain", "expected"), [(0.5, True), (0.01, False), (-0.5, False)])
-def test_clearly_lower(gain: float, expected: bool) -> None:
+@pytest.mark.parametrize(
+    ("gain", "margin", "expected"),
+    [(0.5, 2.0, True), (0.15, 1.0, True), (0.15, 2.0, False), (0.01, 1.0, False), (-0.5, 0.0, False)],
+)
+def test_clearly_lower(gain: float, margin: float, expected: bool) -> None:
+    """The noise has a standard error of 0.1."""
     noise = np.tile([-1.0, 1.0], 50)
-    assert clearly_lower(np.full(100, 2.0), 2.0 + gain + noise) is expected
+    assert clearly_lower(np.full(100, 2.0), 2.0 + gain + noise, margin) is expected
+
+
+def test_a_margin_that_cannot_work() -> None:
+    rivals = neural().structural
+    assert isinstance(rivals, RivalStructural)
+    with pytest.raises(InputError, match="a margin of at least 0"):
+        replace(rivals, margin=-1.0)
 
 
 def test_convolutions_have_no_rival() -> None:
