@@ -21,6 +21,7 @@ Generalization", ICLR 2022 (the neural ones and the constants).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -44,7 +45,7 @@ from dmliv.policy.bandits.inputs import (
 from dmliv.policy.bandits.rewards import KernelReward, LinearReward, RewardModel
 
 
-class OfflineBandit(BaseEstimator):  # type: ignore[misc]
+class OfflineBandit(BaseEstimator, ABC):  # type: ignore[misc]
     """Base of the bandits: ``_learn`` of a subclass fits a reward model, the verbs here use it.
 
     Attributes
@@ -133,8 +134,9 @@ class OfflineBandit(BaseEstimator):  # type: ignore[misc]
             )
         return self._reader.read(X, Z)
 
+    @abstractmethod
     def _learn(self, rows: BanditRows) -> RewardModel:
-        raise NotImplementedError
+        """Fit the reward model."""
 
     def _check_parameters(self) -> None:
         check_number("n_actions", self.n_actions, at_least=2, whole=True)
