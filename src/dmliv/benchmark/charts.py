@@ -64,9 +64,13 @@ def draw_boxes(contents: Contents, metric: Metric) -> Figure:
             axis.grid(axis="x", visible=True)
             if metric.better == "lower":
                 _log_axis(axis, "x")
+            else:
+                # What lies on the optimum, the end of the range, would vanish in the frame.
+                low, high = axis.get_xlim()
+                axis.set_xlim(low - 0.04 * (high - low), high + 0.04 * (high - low))
         words = _legend(rows, metric)
         if words:
-            figure.text(0.01, 0.0, words, va="bottom", color=QUIET_TEXT, fontsize=9)
+            figure.supxlabel(words, x=0.01, ha="left", color=QUIET_TEXT, fontsize=9)
     return figure
 
 
