@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from sklearn.base import BaseEstimator, clone
 from sklearn.ensemble import (
@@ -22,6 +22,7 @@ from dmliv.first_stage.regressors import RegressorAction, RegressorOutcome
 from dmliv.nets.images import ImageColumns
 from dmliv.nets.settings import ByRows, NetworkSettings
 from dmliv.second_stage.base import StructuralLearner
+from dmliv.second_stage.coefficients import CoefficientStructural
 from dmliv.second_stage.kernel import KernelStructural
 from dmliv.second_stage.network import NeuralStructural
 from dmliv.second_stage.projection import DrawRule
@@ -70,68 +71,93 @@ class Learners:
             object.__setattr__(self, "structural", RegressorStructural(self.structural))
 
 
-def neural(*, image: ImageColumns | None = None, n_members: int = 4) -> Learners:
+def neural(
+    *,
+    effort: Literal["fast", "balanced", "best"] = "balanced",
+    image: ImageColumns | None = None,
+    n_members: int | None = None,
+) -> Learners:
     """Return the default networks.
 
     Training is short and fast: a high learning rate with warm-up and cosine decay, few epochs, larger batches
-    as rows grow. Encodings are chosen by held-out loss, separately for each role. The projection uses two
-    draws and the unbiased loss, plus a share of the variance of h chosen on rows the nuisances never saw. On
-    the same rows a kernel competes with the networks for h, and takes their place where it is clearly better.
+    as rows grow. Encodings are chosen by held-out loss, separately for each role. For h free networks,
+    networks that are linear in the action and a kernel compete on rows their nuisances never saw; the mean of
+    those that are not clearly worse than the best is taken.
 
     Parameters
     ----------
+    effort : {"fast", "balanced", "best"}
+        ``"fast"`` makes the choices on shorter trials and leaves the kernel out; ``"best"`` has larger
+        ensembles and a larger kernel.
     image : ImageColumns, optional
         Context columns that are the pixels of an image.
-    n_members : int
-        Networks in the ensemble for h. Half of them, rounded down, are fitted to the observed outcome in
-        place of the first stage's target: noise in place of the target's own error.
+    n_members : int, optional
+        Networks in each ensemble for h; by default 2, 4 or 12 by effort. Half of them, rounded down, are
+        fitted to the observed outcome in place of the first stage's target: noise in place of the target's
+        own error.
     """
-    batch_size = ByRows(factor=-200_000, offset=300, low=100, high=250)
-    outcome = NetworkSettings(
+    if effort not in _EFFORTS:
+        raise InputError(f"Expected effort among {tuple(_EFFORTS)}, got {effort!r}.")
+    budget = _EFFORTS[effort]
+    members = budget.n_members if n_members is None else n_members
+    shared = NetworkSettings(
+        batch_size=ByRows(factor=-200_000, offset=300, low=100, high=250),
+        encodings=("standardised", "piecewise_context", "products"),
+        n_bins=24,
+        image=image,
+        trial_share=budget.trial_share,
+    )
+    outcome = replace(
+        shared,
         hidden=(64, 32),
         dropout=ByRows(factor=1000, shift=4000, high=0.2),
         epochs=ByRows(factor=19_000, offset=6, high=60),
-        batch_size=batch_size,
         learning_rate=ByRows(factor=-2.0, offset=4.2e-3, low=2e-3),
         rate_factors=(1.0, 2.5),
-        encodings=("standardised", "piecewise_context", "products"),
-        n_bins=24,
-        image=image,
     )
-    action = NetworkSettings(
+    action = replace(
+        shared,
         hidden=(64, 64),
         dropout=ByRows(factor=62.5, offset=-0.0125, high=0.1),
         epochs=ByRows(factor=900, power=0.5, low=4, high=60),
-        batch_size=batch_size,
         learning_rate=5e-3,
-        encodings=("standardised", "piecewise_context", "products"),
-        n_bins=24,
-        image=image,
     )
-    structural = NetworkSettings(
+    structural = replace(
+        shared,
         hidden=(96, 48),
         dropout=0.0,
         epochs=ByRows(factor=800, power=0.5, low=4, high=60),
-        batch_size=batch_size,
         learning_rate=4e-3,
         encodings=("standardised", "piecewise"),
-        n_bins=24,
-        image=image,
     )
+    on_outcome = members // 2
+    on_target = members - on_outcome
     networks = NeuralStructural(
-        structural,
-        DrawRule("unbiased"),
-        variance_weight=(0.0, 0.2, 1.0),
-        n_members=n_members - n_members // 2,
-        n_outcome_members=n_members // 2,
+        structural, DrawRule("unbiased"), n_members=on_target, n_outcome_members=on_outcome
     )
+    # Members on the noisy outcome would follow its noise; on few rows most of all.
+    decaying = replace(structural, weight_decay=ByRows(factor=63.0, power=0.5))
+    lines = CoefficientStructural(decaying, on_target, on_outcome, action_scale=0.25)
     # A kernel cannot learn convolutions, so where they are wanted it cannot compete.
     trained_images = image is not None and image.features == "convolution"
+    smooth = None if trained_images or budget.kernel is None else replace(budget.kernel, image=image)
     return Learners(
-        NeuralOutcome(outcome),
-        NeuralAction(action, n_components=5),
-        networks if trained_images else RivalStructural(networks, KernelStructural(image=image)),
+        NeuralOutcome(outcome), NeuralAction(action, n_components=5), RivalStructural(networks, lines, smooth)
     )
+
+
+@dataclass(frozen=True)
+class _Effort:
+    n_members: int
+    trial_share: float
+    kernel: KernelStructural | None
+
+
+_EFFORTS: Final = {
+    "fast": _Effort(2, 0.5, None),
+    "balanced": _Effort(4, 1.0, KernelStructural(n_search_rows=1000)),
+    "best": _Effort(12, 1.0, KernelStructural(n_landmarks=500, n_search_rows=2500)),
+}
 
 
 def kernel(*, image: ImageColumns | None = None, n_landmarks: int = 300) -> Learners:

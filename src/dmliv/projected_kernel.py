@@ -101,12 +101,17 @@ class ProjectedProblem:
         n_landmarks: int,
         generator: np.random.Generator,
         *,
+        n_rows: int = SEARCH_ROWS,
         penalties: FloatArray = PENALTIES,
         progress: ProgressReporter,
     ) -> FloatArray:
-        """Return bandwidths of all columns, shape (d_a + d_c,), starting from those of the context."""
+        """Return bandwidths of all columns, shape (d_a + d_c,), starting from those of the context.
+
+        No more than ``n_rows`` rows are looked at, and no more landmarks than a fifth of them.
+        """
         order = generator.permutation(np.flatnonzero(self.weight > 0.0))
-        points, rows = self._points(order[:n_landmarks]), np.sort(order[:SEARCH_ROWS])
+        n_landmarks = min(n_landmarks, max(1, n_rows // 5))
+        points, rows = self._points(order[:n_landmarks]), np.sort(order[:n_rows])
         return self._choose_scales(context_scales, points, rows, generator, penalties, progress)
 
     def fit(

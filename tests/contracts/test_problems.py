@@ -1,7 +1,8 @@
 """What every problem keeps: shapes, seeds, a truth that fits the outcomes, known rewards of policies.
 
 All problems run on small files in the formats of the real ones; when the environment variable DMLIV_DATA
-names a folder with the real files, those with external files run on them as well.
+names a folder with the real files, those with external files run on them as well. The problems of the suite
+keep the first part of the contract; their laws and policies have tests of their own.
 """
 
 import importlib.util
@@ -18,7 +19,7 @@ import pytest
 
 from dmliv.data import IVData
 from dmliv.errors import InputError
-from dmliv.problems import IHDP, PMCMR, ImageDemand, Problem, TicketDemand, assets
+from dmliv.problems import IHDP, PMCMR, SUITE, ImageDemand, Problem, TicketDemand, assets
 from dmliv.problems.assets import Asset
 
 SMALL_FILES = Path(__file__).parents[1] / "unit" / "problems" / "small_files.py"
@@ -37,6 +38,8 @@ class Case:
     n_seeds: int
     width: int
     replicated: bool = False
+    n_instruments: int = 1
+    n_actions: int = 1
 
 
 CASES = {
@@ -51,7 +54,19 @@ CASES = {
     "PM-CMR, text, 3 levels": Case(lambda **a: PMCMR(3, "text", **a), 150, 30, 6, True),
 }
 WITH_FILES = [name for name in CASES if not name.startswith("ticket")]
+SUITE_CASES = {
+    problem.name: Case(
+        lambda problem=problem, **_: problem,
+        20_000,
+        1,
+        problem.n_contexts,
+        n_instruments=problem.n_instruments,
+        n_actions=problem.n_actions,
+    )
+    for problem in SUITE.values()
+}
 RUNS = [(name, "small") for name in CASES]
+SUITE_RUNS = [(name, "no") for name in SUITE_CASES]
 if REAL_FOLDER is not None:
     RUNS += [(name, "real") for name in WITH_FILES]
 
@@ -106,14 +121,19 @@ TYPES: dict[type, Callable[[Any, np.ndarray], np.ndarray]] = {
 }
 
 
-@pytest.fixture(params=RUNS, ids=[f"{name} ({files} files)" for name, files in RUNS])
-def subject(
+def run_name(run: tuple[str, str]) -> str:
+    return f"{run[0]} ({run[1]} files)"
+
+
+def make_subject(
     request: pytest.FixtureRequest,
     small_files: tuple[Path, dict[str, Asset]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Subject:
     name, files = request.param
+    if name in SUITE_CASES:
+        return Subject(SUITE_CASES[name], SUITE_CASES[name].make())
     folder: str | Path | None = REAL_FOLDER
     if files == "small":
         folder, entries = small_files
@@ -123,6 +143,10 @@ def subject(
     monkeypatch.setattr(assets, "user_cache_dir", lambda *_, **__: str(tmp_path / "cache"))
     case = CASES[name]
     return Subject(case, case.make() if name.startswith("ticket") else case.make(data_dir=folder))
+
+
+subject = pytest.fixture(params=RUNS, ids=run_name, name="subject")(make_subject)
+any_subject = pytest.fixture(params=RUNS + SUITE_RUNS, ids=run_name, name="any_subject")(make_subject)
 
 
 def z_scores(residual: np.ndarray, features: np.ndarray) -> np.ndarray:
@@ -135,45 +159,48 @@ def z_scores(residual: np.ndarray, features: np.ndarray) -> np.ndarray:
 # --------------------------------------------------------------------------------------------- shapes, seeds
 
 
-def test_shapes(subject: Subject) -> None:
-    problem, width = subject.problem, subject.case.width
+def test_shapes(any_subject: Subject) -> None:
+    problem, width = any_subject.problem, any_subject.case.width
     assert isinstance(problem, Problem)
     data = problem.sample(40, seed=1)
-    assert data.Y.shape == data.T.shape == (40,)
-    assert data.Z.shape == (40, 1)
+    several = any_subject.case.n_actions > 1
+    assert data.Y.shape == (40,)
+    assert data.T.shape == ((40, any_subject.case.n_actions) if several else (40,))
+    assert data.Z.shape == (40, any_subject.case.n_instruments)
     assert data.X.shape == (40, width)
     assert problem.contexts(9, seed=2).shape == (9, width)
     X, T, truth = problem.test_set()
     assert X.shape == (len(T), width)
-    assert truth.shape == T.shape
+    assert truth.shape == (len(T),)
     for values in (data.Y, data.T, data.Z, data.X, X, T, truth):
-        assert np.isfinite(values).all()
-    low, high = problem.action_range
-    assert low < high
+        assert values.dtype.kind in "UO" or np.isfinite(values).all()
+    if not getattr(problem, "levels", ()):
+        low, high = np.asarray(problem.action_range)
+        assert np.all(low < high)
 
 
-def test_seeds_reproduce_and_differ(subject: Subject) -> None:
-    first, again, other = (subject.problem.sample(60, seed=seed) for seed in (3, 3, 4))
+def test_seeds_reproduce_and_differ(any_subject: Subject) -> None:
+    first, again, other = (any_subject.problem.sample(60, seed=seed) for seed in (3, 3, 4))
     for role in ("Y", "T", "Z", "X"):
         np.testing.assert_array_equal(getattr(first, role), getattr(again, role))
         assert not np.array_equal(getattr(first, role), getattr(other, role))
-    for one, two in zip(subject.problem.test_set(), subject.problem.test_set(), strict=True):
+    for one, two in zip(any_subject.problem.test_set(), any_subject.problem.test_set(), strict=True):
         np.testing.assert_array_equal(one, two)
-    contexts = subject.problem.contexts(60, seed=3)
-    np.testing.assert_array_equal(contexts, subject.problem.contexts(60, seed=3))
-    assert not np.array_equal(contexts, subject.problem.contexts(60, seed=4))
+    contexts = any_subject.problem.contexts(60, seed=3)
+    np.testing.assert_array_equal(contexts, any_subject.problem.contexts(60, seed=3))
+    assert not np.array_equal(contexts, any_subject.problem.contexts(60, seed=4))
 
 
-def test_nothing_outside_decides_a_draw(subject: Subject) -> None:
+def test_nothing_outside_decides_a_draw(any_subject: Subject) -> None:
     # Whatever an estimator did to the global generators or to arrays it was given, draws stay the same.
-    first = subject.problem.sample(50, seed=5)
+    first = any_subject.problem.sample(50, seed=5)
     kept = {role: getattr(first, role).copy() for role in ("Y", "T", "Z", "X")}
     for role in kept:
         getattr(first, role)[:] = 0
     np.random.seed(99)  # noqa: NPY002
     random.seed(99)
     before = np.random.get_state()[1].tolist(), random.getstate()  # noqa: NPY002
-    second = subject.problem.sample(50, seed=5)
+    second = any_subject.problem.sample(50, seed=5)
     for role, values in kept.items():
         np.testing.assert_array_equal(getattr(second, role), values)
     assert (np.random.get_state()[1].tolist(), random.getstate()) == before  # noqa: NPY002
@@ -182,14 +209,15 @@ def test_nothing_outside_decides_a_draw(subject: Subject) -> None:
 # --------------------------------------------------------------------------------------------------- truth
 
 
-def test_truth_at_the_test_points_is_the_counterfactual(subject: Subject) -> None:
-    X, T, truth = subject.problem.test_set()
-    np.testing.assert_allclose(subject.problem.counterfactual(X, T), truth, rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(
-        subject.problem.counterfactual(X[:5], T[:5, None]), subject.problem.counterfactual(X[:5], T[:5])
-    )
-    one = subject.problem.counterfactual(X[:5], 0.5)
-    np.testing.assert_array_equal(one, subject.problem.counterfactual(X[:5], np.full(5, 0.5)))
+def test_truth_at_the_test_points_is_the_counterfactual(any_subject: Subject) -> None:
+    X, T, truth = any_subject.problem.test_set()
+    truth_of = any_subject.problem.counterfactual
+    np.testing.assert_allclose(truth_of(X, T), truth, rtol=1e-5, atol=1e-5)
+    # Actions may come as a column, and one action stands for all rows.
+    columns = T[:5].reshape(5, -1)
+    np.testing.assert_array_equal(truth_of(X[:5], columns), truth_of(X[:5], T[:5]))
+    one = truth_of(X[:5], T[0])
+    np.testing.assert_array_equal(one, truth_of(X[:5], np.repeat(T[:1], 5, axis=0)))
 
 
 def test_residuals_are_exogenous_and_confounded(subject: Subject) -> None:

@@ -121,6 +121,26 @@ def least_squares() -> Method:
     return Method("2sls", "2SLS", partial(_build_other, "TwoStageLeastSquares"))
 
 
+def references() -> tuple[Method, Method]:
+    """Return an ordinary regression, and an oracle: the same networks on rows without confounding."""
+    return (
+        Method("regression", "regression, no instrument", partial(_build_reference, "Regression")),
+        Method("oracle", "oracle, no confounding", partial(_build_reference, "Oracle")),
+    )
+
+
+def suite_methods() -> tuple[Method, ...]:
+    """Return the methods for the suite of synthetic problems: our defaults and the references."""
+    return (
+        *two_stage(neural),
+        *two_stage(kernel, "kernel", names=("dml-iv",), note="kernel"),
+        *two_stage(boosting, "boosting", names=("dml-iv",), note="boosting"),
+        *others(),
+        least_squares(),
+        *references(),
+    )
+
+
 def demand_methods() -> tuple[Method, ...]:
     """Return the methods for demand: our defaults, the paper's preset, and the other estimators."""
     return (
@@ -210,13 +230,17 @@ def ablation_methods() -> tuple[Method, ...]:
 
 
 def part_methods() -> tuple[Method, ...]:
-    """Return the default, and the default with one of its parts changed."""
+    """Return the default, and the default with one of its parts changed or alone."""
     labels = {
         "default": "default",
         "no-kernel": "no kernel to compete",
-        "target-only": "no kernel, all networks on the target",
-        "raw-action": "action not split",
-        "no-variance": "no variance weight",
+        "one-winner": "the best rival alone",
+        "lines": "lines alone",
+        "networks": "free networks alone",
+        "kernel": "kernel alone",
+        "variance-weight": "free networks, variance weight chosen",
+        "raw-action": "free networks, action not split",
+        "target-only": "all networks on the target",
         "standardised": "standardised columns only",
     }
     return tuple(Method(name, label, partial(_build_part, name)) for name, label in labels.items())
@@ -276,6 +300,12 @@ def _build_other(name: str, **settings: Any) -> Any:
     return getattr(estimators, name)(**settings)
 
 
+def _build_reference(name: str) -> Any:
+    from dmliv.benchmark import oracle
+
+    return getattr(oracle, name)(replace(neural(), action=oracle.ObservedAction()))
+
+
 def _build_bandit(name: str) -> Any:
     from dmliv import policy
 
@@ -297,27 +327,30 @@ def _build_ablation(name: TwoStageName, folds: int, rule: DrawRuleName, encoding
 
 def _build_part(name: str) -> Any:
     preset = neural()
-    networks, rivals = networks_of(preset), preset.structural
+    rivals: Any = preset.structural
+    networks = rivals.networks
     changed: dict[str, Any] = {
-        "default": rivals,
-        "no-kernel": networks,
+        "no-kernel": replace(rivals, kernel=None),
+        "one-winner": replace(rivals, margin=0.0),
+        "lines": rivals.lines,
+        "networks": networks,
+        "kernel": rivals.kernel,
+        "variance-weight": replace(networks, variance_weight=(0.0, 0.2, 1.0)),
+        "raw-action": replace(networks, centre_action=False),
         "target-only": replace(
-            networks, n_members=networks.n_members + networks.n_outcome_members, n_outcome_members=0
+            rivals, networks=_on_target(networks), lines=_on_target(rivals.lines), kernel=None
         ),
-        "raw-action": _with_networks(rivals, centre_action=False),
-        "no-variance": _with_networks(rivals, variance_weight=0.0),
-        "standardised": rivals,
+        "standardised": replace(rivals, networks=_standardised(networks), lines=_standardised(rivals.lines)),
     }
-    learners = replace(preset, structural=changed[name])
+    nuisances = (preset.outcome, preset.action)
     if name == "standardised":
-        outcome, action = (_standardised(role) for role in (preset.outcome, preset.action))
-        structural = _with_networks(rivals, settings=_standardised(networks).settings)
-        learners = Learners(outcome, action, structural)
-    return _build_two_stage("dml-iv", lambda: learners)
+        nuisances = (_standardised(preset.outcome), _standardised(preset.action))
+    return _build_two_stage("dml-iv", lambda: Learners(*nuisances, changed.get(name, rivals)))
 
 
-def _with_networks(rivals: Any, **changes: Any) -> Any:
-    return replace(rivals, networks=replace(rivals.networks, **changes))
+def _on_target(learner: Any) -> Any:
+    both = learner.n_members + learner.n_outcome_members
+    return replace(learner, n_members=both, n_outcome_members=0)
 
 
 def _standardised(learner: Any) -> Any:

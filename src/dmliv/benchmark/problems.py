@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
+from dmliv.benchmark.oracle import rows_for
 from dmliv.benchmark.trials import Metrics
 from dmliv.data import FloatArray, IVData
 from dmliv.policy.value import policy_value
@@ -60,9 +61,9 @@ class DemandTask:
 
     def judge(self, estimator: Any, data: IVData, seed: int) -> Metrics:
         """Fit, then measure errors and rewards."""
-        del seed
         problem = self.problem
-        estimator.fit(data.Y, data.T, Z=data.Z, X=data.X)
+        rows = rows_for(estimator, problem, data, seed)
+        estimator.fit(rows.Y, rows.T, Z=rows.Z, X=rows.X)
         metrics = {
             "grid_mse": _error(estimator, *problem.test_set()),
             "iid_mse": _error(estimator, *problem.iid_test_set(self.n_fresh, seed=_FRESH_SEED)),

@@ -11,10 +11,10 @@ from dmliv.first_stage.base import FloatArray, IntArray
 from dmliv.nets.settings import NetworkSettings
 
 # A choice looks at no more rows than this: enough to tell candidates apart, and choosing stays cheap next to
-# fitting. With few rows several splits make the choice less noisy.
+# fitting. Few held-out rows make a noisy choice; then up to half of the rows are held out, and the halves
+# change places.
 _MOST_ROWS = 2000
 _ENOUGH_HELDOUT_ROWS = 400
-_MOST_SPLITS = 4
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,9 @@ def choose_inputs(
     if not has_choice(settings):
         return chosen
     shuffled = generator.permutation(rows)[:_MOST_ROWS]
-    size = max(1, round(settings.validation_fraction * len(shuffled)))
-    n_splits = int(np.clip(_ENOUGH_HELDOUT_ROWS // size, 1, _MOST_SPLITS))
+    least = round(settings.validation_fraction * len(shuffled))
+    size = max(1, least, min(_ENOUGH_HELDOUT_ROWS, len(shuffled) // 2))
+    n_splits = 2 if size < _ENOUGH_HELDOUT_ROWS and 2 * size <= len(shuffled) else 1
     heldout_sets = [shuffled[number * size : (number + 1) * size] for number in range(n_splits)]
 
     known: dict[ChosenInputs, float] = {}

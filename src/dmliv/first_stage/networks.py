@@ -299,7 +299,7 @@ class _StackFitter:
             net,
             _Supervised(net, self.head, views, torch.from_numpy(self.target).to(device)),
             views.shift(fit_sets),
-            self.settings.plan(n_rows),
+            self.settings.plan(n_rows, trial=twins is not None),
             generator=generator,
             progress=self.runtime.progress,
             label=label,

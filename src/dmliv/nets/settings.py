@@ -46,13 +46,11 @@ class NetworkSettings:
         Dropout probability after hidden layers.
     dropout_layers : int or None
         How many hidden layers, from the first, are followed by dropout; None means all.
-    epochs, batch_size, learning_rate : number or ByRows
-        Budget; see :class:`~dmliv.nets.training.TrainingPlan`.
+    epochs, batch_size, learning_rate, weight_decay : number or ByRows
+        Budget, and decoupled weight decay; see :class:`~dmliv.nets.training.TrainingPlan`.
     rate_factors : tuple of float
         Multiples of the learning rate to choose from; with more than one the choice is made by held-out loss.
         Noisy targets want the gentle ones, clean targets the brisk ones.
-    weight_decay : float
-        Decoupled weight decay.
     schedule : {"cosine", "constant"}
         Learning-rate schedule.
     warmup : float
@@ -67,6 +65,8 @@ class NetworkSettings:
         Stop early after this many epochs without a better loss on held-out rows.
     image : ImageColumns or None
         Context columns that are the pixels of an image.
+    trial_share : float
+        Share of the epochs that trials get which only choose encoding and learning rate.
     validation_fraction : float
         Share of the training rows held out for early stopping and for the choice of the encoding.
     """
@@ -78,7 +78,7 @@ class NetworkSettings:
     batch_size: int | ByRows = 100
     learning_rate: float | ByRows = 3e-3
     rate_factors: tuple[float, ...] = (1.0,)
-    weight_decay: float = 1e-3
+    weight_decay: float | ByRows = 1e-3
     schedule: Literal["cosine", "constant"] = "cosine"
     warmup: float = 0.1
     clip_norm: float = 5.0
@@ -86,6 +86,7 @@ class NetworkSettings:
     n_bins: int = 16
     patience: int | None = None
     image: ImageColumns | None = None
+    trial_share: float = 1.0
     validation_fraction: float = 0.2
 
     def __post_init__(self) -> None:
@@ -102,16 +103,19 @@ class NetworkSettings:
             raise InputError(
                 f"Expected a validation fraction between 0 and 1, got {self.validation_fraction}."
             )
+        if not 0.0 < self.trial_share <= 1.0:
+            raise InputError(f"Expected a share of epochs in (0, 1] for trials, got {self.trial_share}.")
         if not isinstance(self.dropout, ByRows) and not 0.0 <= self.dropout < 1.0:
             raise InputError(f"Expected a dropout probability in [0, 1), got {self.dropout}.")
 
-    def plan(self, n_rows: int) -> TrainingPlan:
-        """Return the training plan for ``n_rows`` training rows."""
+    def plan(self, n_rows: int, *, trial: bool = False) -> TrainingPlan:
+        """Return the training plan for ``n_rows`` training rows, of the network or of a trial."""
+        share = self.trial_share if trial else 1.0
         return TrainingPlan(
-            epochs=max(1, round(_at(self.epochs, n_rows))),
+            epochs=max(1, round(share * _at(self.epochs, n_rows))),
             batch_size=max(1, round(_at(self.batch_size, n_rows))),
             learning_rate=_at(self.learning_rate, n_rows),
-            weight_decay=self.weight_decay,
+            weight_decay=_at(self.weight_decay, n_rows),
             schedule=self.schedule,
             warmup=self.warmup,
             clip_norm=self.clip_norm,

@@ -134,19 +134,26 @@ class TicketDemand:
             Outcome ``Y`` (n,), standardised price ``T`` (n,), fuel cost ``Z`` (n, 1) and context ``X``,
             (n, 8) with a one-hot type or (n, 2) with a scalar type; time is the first column.
         """
-        check_count(n)
-        rng = np.random.default_rng(seed)
-        time = rng.uniform(0.0, MAX_TIME, size=n)
-        kind = rng.integers(1, N_TYPES + 1, size=n)
-        instrument = rng.standard_normal(n)
-        event = rng.standard_normal(n)
-        own_noise = rng.standard_normal(n)
+        return self._sample(n, seed, confounding=self.confounding)
 
-        price = self._mean_price(time, instrument) + event
-        action = _to_action(price)
-        noise = self.confounding * event + np.sqrt(1.0 - self.confounding**2) * own_noise
-        outcome = _standardised_demand(time, kind, action) + noise
-        return IVData(Y=outcome, T=action, Z=instrument[:, np.newaxis], X=self._encode(time, kind))
+    def sample_unconfounded(self, n: int, seed: int = 0) -> IVData:
+        """Draw the contexts, instruments and prices of :meth:`sample`, with noise the price knows nothing of.
+
+        The noise has unit variance as well: what an experiment with the same prices would have recorded.
+
+        Parameters
+        ----------
+        n : int
+            Number of rows.
+        seed : int, default 0
+            Seed of the generator.
+
+        Returns
+        -------
+        IVData
+            As in :meth:`sample`.
+        """
+        return self._sample(n, seed, confounding=0.0)
 
     def contexts(self, n: int, seed: int = 1, shift: float = 0.0) -> FloatArray:
         """Draw contexts for judging policies.
@@ -315,6 +322,21 @@ class TicketDemand:
         return float(np.mean(self.reward(X, worst_action)))
 
     # -------------------------------------------------------------------------------------------- private
+
+    def _sample(self, n: int, seed: int, *, confounding: float) -> IVData:
+        check_count(n)
+        rng = np.random.default_rng(seed)
+        time = rng.uniform(0.0, MAX_TIME, size=n)
+        kind = rng.integers(1, N_TYPES + 1, size=n)
+        instrument = rng.standard_normal(n)
+        event = rng.standard_normal(n)
+        own_noise = rng.standard_normal(n)
+
+        price = self._mean_price(time, instrument) + event
+        action = _to_action(price)
+        noise = confounding * event + np.sqrt(1.0 - confounding**2) * own_noise
+        outcome = _standardised_demand(time, kind, action) + noise
+        return IVData(Y=outcome, T=action, Z=instrument[:, np.newaxis], X=self._encode(time, kind))
 
     def _mean_price(self, time: FloatArray, instrument: FloatArray) -> FloatArray:
         """Return the mean price given time and instrument, shape (n,)."""

@@ -12,7 +12,7 @@ from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage, JudgedSplit
 from dmliv.first_stage.laws import ActionLaw, evaluation_nodes
-from dmliv.kernel_tuning import regression_scales
+from dmliv.kernel_tuning import SEARCH_ROWS, regression_scales
 from dmliv.kernels import KernelFeatures, chunks, gaussian_kernel
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
@@ -42,17 +42,20 @@ class KernelStructural:
         Landmarks; all rows if there are fewer.
     n_points : int
         Quadrature points per component and action column in the mean over the action law.
+    n_search_rows : int
+        Rows that bandwidths are searched on, at most.
     image : ImageColumns, optional
         Context columns that are pixels. They need fixed features, ``ImageColumns(features="gradients")``.
     """
 
     n_landmarks: int = 300
     n_points: int = 3
+    n_search_rows: int = SEARCH_ROWS
     image: ImageColumns | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        for name in ("n_landmarks", "n_points"):
+        for name in ("n_landmarks", "n_points", "n_search_rows"):
             value = getattr(self, name)
             if not isinstance(value, (int, np.integer)) or value < 1:
                 raise InputError(
@@ -81,7 +84,9 @@ class KernelStructural:
         targets = np.column_stack([data.outcome, mean_action / np.sqrt(mean_action.shape[1])])
         start = regression_scales(context, blocks, targets, data.weight, generator, runtime.progress)
         problem = self._problem(data, encoder, first_stage.law, first_stage.target, data.weight)
-        scales = problem.search(start, self.n_landmarks, generator, progress=runtime.progress)
+        scales = problem.search(
+            start, self.n_landmarks, generator, n_rows=self.n_search_rows, progress=runtime.progress
+        )
         return KernelBandwidths(encoder, scales)
 
     def solve(

@@ -68,7 +68,7 @@ class StructuralInputs:
         self._mask = None
         if not mask.all():
             self._mask = torch.from_numpy(mask).to(device, torch.float32)[:, None, None, :]
-        self.width = context_width + action_width
+        self.context_width, self.width = context_width, context_width + action_width
 
     def subset(self, members: list[int]) -> StructuralInputs:
         """Return the inputs of some members; the data are shared."""
@@ -79,13 +79,15 @@ class StructuralInputs:
 
     def values(self, net: StackedMLP, rows: Tensor, actions: Tensor) -> Tensor:
         """Return h (M, B, Q) for rows (M, B) and actions (M, B, Q, d); each context is embedded once."""
-        context = self._context[rows + self._offset]
-        if self._pixels is not None:
-            context = torch.cat([context, self._pixels[rows]], dim=-1)
         features = self._encode_action(actions - self._centre[rows].unsqueeze(2))
         if self._mask is not None:
             features = features * self._mask
-        return evaluate(net, net.embed(context), features)
+        return evaluate(net, net.embed(self.contexts(rows)), features)
+
+    def contexts(self, rows: Tensor) -> Tensor:
+        """Return what members see of the contexts of rows (M, B), shape (M, B, width)."""
+        context = self._context[rows + self._offset]
+        return context if self._pixels is None else torch.cat([context, self._pixels[rows]], dim=-1)
 
 
 class ProjectedLoss:

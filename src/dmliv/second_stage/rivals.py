@@ -1,49 +1,61 @@
-"""Networks or a kernel for h: whichever the rows that their nuisances never saw speak for."""
+"""Lines, networks and a kernel for h: those that rows their nuisances never saw do not speak against."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dmliv.data import FloatArray, TrainingData
+from dmliv.data import FloatArray, Table, TrainingData
 from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage
-from dmliv.second_stage.base import StructuralModel
-from dmliv.second_stage.kernel import KernelStructural
-from dmliv.second_stage.network import NeuralStructural
+from dmliv.first_stage.laws import ActionLaw
+from dmliv.second_stage.base import StructuralModel, action_vectors
+from dmliv.second_stage.coefficients import CoefficientStructural
+from dmliv.second_stage.features import StructuralEncoder
+from dmliv.second_stage.kernel import KernelBandwidths, KernelStructural
+from dmliv.second_stage.network import NeuralStructural, Trials
 
 
 @dataclass(frozen=True)
 class RivalStructural:
-    """Structural learner: networks, unless a kernel is clearly better.
+    """Structural learner: the mean of the rivals that are not clearly worse than the best of them.
 
-    Networks learn jumps and products and extrapolate; a kernel is smoother and, on few rows of a smooth
-    truth, much more exact. Both are fitted on each half of the data and judged by the error of their
+    Free networks learn bends, jumps and products. Networks that are linear in the action know less and are
+    far more exact where that is true, or where the instrument is weak. A kernel is smoother and ignores
+    columns that do not matter. All are fitted on each half of the data and judged by the error of their
     projection on rows that neither they nor their nuisances saw. (The kernel's bandwidths, a few numbers, are
-    searched on all rows.) The kernel has to win clearly: with weak instruments the projections of all h look
-    alike, and the networks with their variance weight are the safer answer.
+    searched on all rows.) Held-out rows often cannot tell good from better; then a mean is the safe answer,
+    and mostly better than each of its parts. With a weak instrument they can tell nothing: wild and flat
+    functions project to the same. Then lines and networks both stay, whatever their losses, and the kernel,
+    which has nothing that prefers the flat ones, does not compete.
 
     Parameters
     ----------
     networks : NeuralStructural
-        With something to choose (several encodings or variance weights), so that it is judged.
-    kernel : KernelStructural
+    lines : CoefficientStructural
+    kernel : KernelStructural, optional
         Fitted to the observed outcome: in closed form a penalty takes care of the noise.
     margin : float
-        Standard errors by which the kernel has to win. With one, chance alone would let it win every sixth
-        time where nothing can be told apart, and there a kernel may be wildly wrong.
+        Standard errors above the lowest loss up to which a rival stays.
+    least_strength : float
+        Share of the action's variance in a context that a strong instrument explains.
     """
 
     networks: NeuralStructural
-    kernel: KernelStructural
-    margin: float = 2.0
+    lines: CoefficientStructural
+    kernel: KernelStructural | None = None
+    margin: float = 1.0
+    least_strength: float = 0.2
 
     def __post_init__(self) -> None:
-        """Check the margin."""
-        if not isinstance(self.margin, (int, float, np.number)) or not self.margin >= 0.0:
-            raise InputError(f"Expected a margin of at least 0, got {self.margin!r}; pass 2.0, say.")
+        """Check the numbers."""
+        for name, example in (("margin", 1.0), ("least_strength", 0.2)):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float, np.number)) or not value >= 0.0:
+                raise InputError(f"Expected a {name} of at least 0, got {value!r}; pass {example}, say.")
 
     @property
     def needs_judging(self) -> bool:
@@ -53,32 +65,125 @@ class RivalStructural:
     def fit(
         self, data: TrainingData, first_stage: FirstStage, *, seed: int, runtime: Runtime
     ) -> StructuralModel:
-        """Judge both on the halves, then fit the better one on all rows."""
-        network_seed, kernel_seed = (int(state) for state in np.random.SeedSequence(seed).generate_state(2))
+        """Judge the rivals on the halves, then fit those that stay on all rows."""
+        states = np.random.SeedSequence(seed).generate_state(3)
+        network_seed, kernel_seed, line_seed = (int(state) for state in states)
         generator = np.random.Generator(np.random.SFC64(network_seed))
         encoder = self.networks.learn_encoder(data)
         trials = self.networks.choose(data, first_stage, encoder, generator=generator, runtime=runtime)
+        line_generator = np.random.Generator(np.random.SFC64(line_seed))
+        line_encoder = self.lines.learn_encoder(data)
+        by_encoding = self.lines.judge(
+            data,
+            first_stage,
+            line_encoder,
+            trials.fit_rows,
+            trials.judging_rows,
+            generator=line_generator,
+            runtime=runtime,
+        )
+        line_encoding = min(by_encoding, key=lambda name: float(by_encoding[name].mean()))
+        judged = {"networks": trials.row_losses, "lines": by_encoding[line_encoding]}
+        bandwidths = None
         plug_in = replace(first_stage, target=data.outcome)
-        bandwidths = self.kernel.search(data, plug_in, seed=kernel_seed, runtime=runtime)
-        losses: list[FloatArray] = []
+        strong = self._is_strong(data, first_stage.law, line_encoder)
+        if self.kernel is not None and strong:
+            bandwidths = self.kernel.search(data, plug_in, seed=kernel_seed, runtime=runtime)
+            judged["kernel"] = self._judge_kernel(
+                self.kernel, data, first_stage, bandwidths, trials, seed=kernel_seed
+            )
+        staying = not_clearly_worse(judged, self.margin) if strong else tuple(judged)
+        models: dict[str, StructuralModel] = {}
+        if "networks" in staying:
+            models["networks"] = self.networks.train_ensemble(
+                data, first_stage, encoder, trials, generator=generator, runtime=runtime
+            )
+        if "lines" in staying:
+            models["lines"] = self.lines.train_ensemble(
+                data,
+                first_stage,
+                line_encoder,
+                line_encoding,
+                {name: float(losses.mean()) for name, losses in by_encoding.items()},
+                generator=line_generator,
+                runtime=runtime,
+            )
+        if "kernel" in staying and self.kernel is not None and bandwidths is not None:
+            models["kernel"] = self.kernel.solve(data, plug_in, bandwidths, seed=kernel_seed, runtime=runtime)
+        return MeanModel(models, {name: float(losses.mean()) for name, losses in judged.items()})
+
+    def _is_strong(self, data: TrainingData, law: ActionLaw, encoder: StructuralEncoder) -> bool:
+        """Tell whether the instrument moves the mean of the action enough."""
+        centre = encoder.centre(data.context)
+        weight = data.weight[:, None]
+        moved = (weight * (law.mean().cpu().double().numpy() - centre) ** 2).sum()
+        whole = (weight * (action_vectors(data.action_spec, data.action) - centre) ** 2).sum()
+        return bool(moved >= self.least_strength * whole)
+
+    @staticmethod
+    def _judge_kernel(
+        kernel: KernelStructural,
+        data: TrainingData,
+        first_stage: FirstStage,
+        bandwidths: KernelBandwidths,
+        trials: Trials,
+        *,
+        seed: int,
+    ) -> FloatArray:
+        losses = []
         for split, fit_rows, rows in zip(
             first_stage.splits, trials.fit_rows, trials.judging_rows, strict=True
         ):
-            judged = self.kernel.judged_losses(
-                data, split, bandwidths, fit_rows=fit_rows, judging_rows=rows, seed=kernel_seed
+            judged = kernel.judged_losses(
+                data, split, bandwidths, fit_rows=fit_rows, judging_rows=rows, seed=seed
             )
             losses.append(judged * data.weight[rows])
-        kernel_losses = np.concatenate(losses)
-        named = trials.losses | {"kernel": float(kernel_losses.mean())}
-        if clearly_lower(kernel_losses, trials.row_losses, self.margin):
-            model = self.kernel.solve(data, plug_in, bandwidths, seed=kernel_seed, runtime=runtime)
-            return replace(model, choice_losses=named)
-        return self.networks.train_ensemble(
-            data, first_stage, encoder, replace(trials, losses=named), generator=generator, runtime=runtime
-        )
+        return np.concatenate(losses)
 
 
-def clearly_lower(losses: FloatArray, others: FloatArray, margin: float) -> bool:
-    """Tell whether losses (n,) are lower than others of the same rows by ``margin`` standard errors."""
-    gain = others - losses
-    return bool(gain.mean() > margin * gain.std() / np.sqrt(len(gain)))
+@dataclass(frozen=True)
+class MeanModel:
+    """The mean of fitted models.
+
+    Attributes
+    ----------
+    models : dict of str to StructuralModel
+        Those that stayed.
+    judged_losses : dict of str to float
+        Held-out loss of every rival.
+    """
+
+    models: dict[str, StructuralModel]
+    judged_losses: dict[str, float]
+
+    def predict(self, context: Table, action: FloatArray) -> FloatArray:
+        """Return h row by row."""
+        return np.asarray(np.mean([model.predict(context, action) for model in self._all], axis=0))
+
+    def predict_grid(self, context: Table, actions: FloatArray) -> FloatArray:
+        """Return h for every context with every action."""
+        return np.asarray(np.mean([model.predict_grid(context, actions) for model in self._all], axis=0))
+
+    def gradient(self, context: Table, action: FloatArray) -> FloatArray:
+        """Return the derivative of h in the action."""
+        return np.asarray(np.mean([model.gradient(context, action) for model in self._all], axis=0))
+
+    def describe(self) -> dict[str, object]:
+        """Return the losses of all rivals, and what each that stayed tells of itself."""
+        told = {name: model.describe() for name, model in self.models.items()}
+        return {"judged_losses": self.judged_losses, **told}
+
+    @property
+    def _all(self) -> list[StructuralModel]:
+        return list(self.models.values())
+
+
+def not_clearly_worse(judged: Mapping[str, FloatArray], margin: float) -> tuple[str, ...]:
+    """Return the names whose losses (n,) exceed the lowest mean by at most ``margin`` standard errors."""
+    best = min(judged, key=lambda name: float(judged[name].mean()))
+    staying = []
+    for name, losses in judged.items():
+        excess = losses - judged[best]
+        if excess.mean() <= margin * excess.std() / np.sqrt(len(excess)):
+            staying.append(name)
+    return tuple(staying)

@@ -1,4 +1,4 @@
-"""The kernel takes the place of the networks where held-out rows say so, and only there."""
+"""Rivals stay unless held-out rows speak against them; with a weak instrument nothing is decided."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ import pytest
 
 from dmliv import DMLIV
 from dmliv.errors import InputError
-from dmliv.learners import Learners, neural
+from dmliv.learners import ImageColumns, Learners, neural
 from dmliv.problems import TicketDemand
-from dmliv.second_stage.ensemble import NeuralStructuralModel
-from dmliv.second_stage.kernel import KernelModel, KernelStructural
-from dmliv.second_stage.rivals import RivalStructural, clearly_lower
+from dmliv.second_stage.rivals import MeanModel, RivalStructural, not_clearly_worse
 
 
 def smooth(n: int, seed: int) -> tuple[dict[str, Any], Any]:
-    """A parabola in the action and a wave in the context, a strong instrument, 200 rows: a kernel's home."""
+    """A parabola in the action and a wave in the context, a strong instrument, few rows: a kernel's home."""
     rng = np.random.default_rng(seed)
     X, Z, hidden = rng.uniform(-1, 1, (n, 3)), rng.standard_normal(n), rng.standard_normal(n)
     T = Z + X[:, 0] + 0.3 * hidden
@@ -29,37 +27,68 @@ def smooth(n: int, seed: int) -> tuple[dict[str, Any], Any]:
     return {"Y": truth(T, X) + hidden, "T": T, "Z": Z, "X": X}, truth
 
 
-def test_a_smooth_truth_is_left_to_the_kernel() -> None:
+def rivals_of(learners: Learners) -> RivalStructural:
+    assert isinstance(learners.structural, RivalStructural)
+    return learners.structural
+
+
+def fitted_mean(learners: Learners, data: dict[str, Any], **settings: Any) -> tuple[DMLIV, MeanModel]:
+    estimator = DMLIV(learners, random_state=0, **settings).fit(**data)
+    assert isinstance(estimator.structural_model_, MeanModel)
+    return estimator, estimator.structural_model_
+
+
+def demand(n: int, seed: int, strength: float = 1.0) -> dict[str, Any]:
+    data = TicketDemand(instrument_strength=strength).sample(n, seed=seed)
+    return {"Y": data.Y, "T": data.T, "Z": data.Z, "X": data.X}
+
+
+def test_a_smooth_bend_is_left_to_the_kernel() -> None:
     data, truth = smooth(300, seed=0)
-    fitted = DMLIV(n_folds=3, random_state=0).fit(**data)
-    assert isinstance(fitted.structural_model_, KernelModel)
-    losses = fitted.structural_model_.describe()["choice_losses"]
-    assert isinstance(losses, dict)
-    assert losses["kernel"] == min(losses.values())
+    fitted, model = fitted_mean(neural(), data, n_folds=3)
+    assert "lines" not in model.models
+    assert "kernel" in model.models
+    assert model.judged_losses["kernel"] < model.judged_losses["lines"]
     fresh, _ = smooth(500, seed=1)
-    networks = replace(neural(), structural=neural().structural.networks)  # type: ignore[attr-defined]
+    networks = replace(neural(), structural=rivals_of(neural()).networks)
     other = DMLIV(networks, n_folds=3, random_state=0).fit(**data)
     wanted = truth(fresh["T"], fresh["X"])
     errors = [np.mean((each.predict(fresh["T"], fresh["X"]) - wanted) ** 2) for each in (fitted, other)]
     assert errors[0] < 0.7 * errors[1]
 
 
-def test_a_spike_in_time_and_seven_slopes_stay_with_the_networks() -> None:
-    data = TicketDemand().sample(1000, seed=200)
-    fitted = DMLIV(random_state=0).fit(data.Y, data.T, Z=data.Z, X=data.X)
-    assert isinstance(fitted.structural_model_, NeuralStructuralModel)
-    losses = fitted.structural_model_.choice_losses
-    assert losses["kernel"] > min(losses.values())
+def test_straight_effects_with_a_spike_in_time_keep_the_lines() -> None:
+    _, model = fitted_mean(neural(), demand(1000, seed=200))
+    assert "lines" in model.models
+    assert "kernel" not in model.models
+    assert model.judged_losses["kernel"] > model.judged_losses["lines"]
 
 
-def test_the_winner_is_the_learner_itself() -> None:
-    """Fitted alone with the same bandwidths and seed, the kernel gives the very same h."""
+def test_a_weak_instrument_leaves_the_choice_open() -> None:
+    _, model = fitted_mean(neural(), demand(600, seed=200, strength=0.01), n_folds=2)
+    assert set(model.models) == set(model.judged_losses) == {"networks", "lines"}
+
+
+def test_the_model_is_the_mean_of_its_parts() -> None:
     data, _ = smooth(200, seed=2)
-    learners = neural()
-    assert isinstance(learners.structural, RivalStructural)
-    one = DMLIV(learners, n_folds=2, random_state=0).fit(**data)
-    again = DMLIV(learners, n_folds=2, random_state=0).fit(**data)
-    np.testing.assert_array_equal(one.predict(data["T"], data["X"]), again.predict(data["T"], data["X"]))
+    learners = replace(neural(), structural=replace(rivals_of(neural()), margin=100.0))
+    estimator, model = fitted_mean(learners, data, n_folds=2)
+    assert set(model.models) == {"networks", "lines", "kernel"}
+    fitted = estimator.counterfactual_
+    context, action = fitted.read_context(data["X"]), fitted.read_action(data["T"])
+    parts = list(model.models.values())
+    np.testing.assert_allclose(
+        model.predict(context, action), np.mean([part.predict(context, action) for part in parts], axis=0)
+    )
+    grid = model.predict_grid(context, action[:3])
+    np.testing.assert_allclose(
+        grid[:, 1], model.predict(context, np.tile(action[1], (len(context), 1))), atol=1e-5
+    )
+    step = 1e-2
+    slopes = (model.predict(context, action + step) - model.predict(context, action - step)) / (2 * step)
+    # The networks are piecewise linear in single precision: slopes agree but at their kinks.
+    gaps = np.abs(model.gradient(context, action)[:, 0] - slopes)
+    assert np.median(gaps) < 1e-2
 
 
 def test_weights_of_zero_never_count() -> None:
@@ -74,27 +103,32 @@ def test_weights_of_zero_never_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gain", "margin", "expected"),
-    [(0.5, 2.0, True), (0.15, 1.0, True), (0.15, 2.0, False), (0.01, 1.0, False), (-0.5, 0.0, False)],
+    ("excess", "margin", "stays"),
+    [(0.5, 2.0, False), (0.15, 1.0, False), (0.15, 2.0, True), (0.01, 1.0, True), (0.01, 0.0, False)],
 )
-def test_clearly_lower(gain: float, margin: float, expected: bool) -> None:
+def test_not_clearly_worse(excess: float, margin: float, stays: bool) -> None:
     """The noise has a standard error of 0.1."""
     noise = np.tile([-1.0, 1.0], 50)
-    assert clearly_lower(np.full(100, 2.0), 2.0 + gain + noise, margin) is expected
+    judged = {"other": 2.0 + excess + noise, "best": np.full(100, 2.0)}
+    assert not_clearly_worse(judged, margin) == (("other", "best") if stays else ("best",))
 
 
-def test_a_margin_that_cannot_work() -> None:
-    rivals = neural().structural
-    assert isinstance(rivals, RivalStructural)
-    with pytest.raises(InputError, match="a margin of at least 0"):
-        replace(rivals, margin=-1.0)
+@pytest.mark.parametrize("name", ["margin", "least_strength"])
+def test_numbers_that_cannot_work(name: str) -> None:
+    with pytest.raises(InputError, match=f"a {name} of at least 0"):
+        replace(rivals_of(neural()), **{name: -1.0})
 
 
-def test_convolutions_have_no_rival() -> None:
-    from dmliv.learners import ImageColumns  # noqa: PLC0415
+def test_convolutions_have_no_kernel_among_their_rivals() -> None:
+    image = ImageColumns(28, 28, first=1, features="convolution")
+    assert rivals_of(neural(image=image)).kernel is None
+    assert rivals_of(neural(image=replace(image, features="gradients"))).kernel is not None
 
-    plain = neural(image=ImageColumns(28, 28, first=1, features="convolution"))
-    assert not isinstance(plain.structural, RivalStructural)
-    assert isinstance(neural(image=ImageColumns(28, 28, first=1)).structural, RivalStructural)
-    assert isinstance(Learners(*vars(plain).values()).structural, type(plain.structural))
-    assert KernelStructural().needs_judging is False
+
+def test_effort() -> None:
+    fast, best = rivals_of(neural(effort="fast")), rivals_of(neural(effort="best"))
+    assert fast.kernel is None
+    assert best.networks.n_members > rivals_of(neural()).networks.n_members > fast.networks.n_members
+    assert rivals_of(neural(effort="fast", n_members=7)).lines.n_members == 4
+    with pytest.raises(InputError, match="Expected effort among"):
+        neural(effort="quick")  # type: ignore[arg-type]

@@ -1,0 +1,94 @@
+"""A suite of synthetic problems with known truth that differ in what makes them hard.
+
+Each is confounded so that an ordinary regression of outcomes on actions is clearly wrong, has a truth of
+variance about one at its test points, and instruments that reach the outcome through the action alone.
+
+Half of the problems may be used to choose settings, the other half is only ever reported:
+
+===================== ===================================================================================
+``TUNED_ON``          what it is like
+===================== ===================================================================================
+saturating-dose       smooth, multiplicative, saturating in the action
+stepped-tariff        steps in the action and in a context, an irrelevant context
+wavy-response         sine in the action, additive, noise that grows with the context
+twenty-columns        20 correlated contexts of which 4 matter, 5 instruments
+weak-nudge            5 weak instruments
+store-chain           a category of 30 levels with slopes of their own, held as strings
+three-clinics         an action of 3 levels, a categorical instrument, a jump in a context
+===================== ===================================================================================
+
+===================== ===================================================================================
+``REPORTED_ONLY``     what it is like
+===================== ===================================================================================
+seasonal-sales        periodic in a context, multiplicative
+u-shaped-load         U-shaped in the action, additive, 10 contexts of which 3 matter, 3 instruments
+heavy-tailed-returns  not monotone, Student's t noise with 3 degrees of freedom
+peak-hours            periodic in the action in some contexts only, a category among the instruments,
+                      noise that depends on it
+crowded-road          a kink whose place jumps, heavy-tailed and heteroscedastic noise, an instrument that is
+                      weak in some contexts
+price-and-promotion   two actions at once
+encouraged-training   a binary action, a binary instrument, noncompliance
+===================== ===================================================================================
+"""
+
+from types import MappingProxyType
+from typing import Final
+
+from dmliv.problems.suite.base import SuiteProblem
+from dmliv.problems.suite.choices import EncouragedTraining, PriceAndPromotion, ThreeClinics
+from dmliv.problems.suite.jumpy import CrowdedRoad, SteppedTariff, StoreChain
+from dmliv.problems.suite.periodic import PeakHours, SeasonalSales, WavyResponse
+from dmliv.problems.suite.smooth import (
+    HeavyTailedReturns,
+    SaturatingDose,
+    TwentyColumns,
+    UShapedLoad,
+    WeakNudge,
+)
+
+__all__ = [
+    "REPORTED_ONLY",
+    "SUITE",
+    "TUNED_ON",
+    "CrowdedRoad",
+    "EncouragedTraining",
+    "HeavyTailedReturns",
+    "PeakHours",
+    "PriceAndPromotion",
+    "SaturatingDose",
+    "SeasonalSales",
+    "SteppedTariff",
+    "StoreChain",
+    "SuiteProblem",
+    "ThreeClinics",
+    "TwentyColumns",
+    "UShapedLoad",
+    "WavyResponse",
+    "WeakNudge",
+]
+
+TUNED_ON: Final[tuple[SuiteProblem, ...]] = (
+    SaturatingDose(),
+    SteppedTariff(),
+    WavyResponse(),
+    TwentyColumns(),
+    WeakNudge(),
+    StoreChain(),
+    ThreeClinics(),
+)
+"""Problems on which settings may be chosen."""
+
+REPORTED_ONLY: Final[tuple[SuiteProblem, ...]] = (
+    SeasonalSales(),
+    UShapedLoad(),
+    HeavyTailedReturns(),
+    PeakHours(),
+    CrowdedRoad(),
+    PriceAndPromotion(),
+    EncouragedTraining(),
+)
+"""Problems that no setting was ever chosen on."""
+
+SUITE: Final = MappingProxyType({problem.name: problem for problem in (*TUNED_ON, *REPORTED_ONLY)})
+"""All problems by their names."""

@@ -1,0 +1,381 @@
+"""h linear in the action, with coefficients that are networks of the context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dmliv.data import FloatArray, IntArray, Table, TrainingData
+from dmliv.errors import InputError
+from dmliv.first_stage.base import Runtime
+from dmliv.first_stage.crossfit import FirstStage, JudgedSplit
+from dmliv.nets.settings import NetworkSettings
+from dmliv.nets.stacked import StackedMLP
+from dmliv.nets.training import TrainingRecord, train
+from dmliv.second_stage.base import action_vectors
+from dmliv.second_stage.features import StructuralEncoder
+from dmliv.second_stage.objective import StructuralInputs
+
+# Network rows (members x rows) in one evaluation pass.
+_EVALUATION_ROWS = 1 << 14
+# Convolutions hold some hundred times more numbers per row than the perceptron behind them.
+_FRONT_FACTOR = 128
+# Penalty of the common slope, as a share of the action's variance in a context.
+_SLOPE_PENALTY = 0.03
+
+
+@dataclass(frozen=True)
+class CoefficientStructural:
+    """Structural learner: h(c, a) = level(c) + slope(c) . (a - mean of the action in c).
+
+    Level and slopes are the outputs of one network of the context; the network's slopes are added to a common
+    one, which two-stage least squares finds. Such an h passes through the expectation,
+    so the mean of the action law is all that training needs: no draws, no quadrature, and nothing for the
+    network to learn about curves in the action that the projection would hardly show. Where effects are
+    straight lines, or as good as straight in the range that the instrument moves, this is far more exact than
+    a free function of (context, action); where they bend it is wrong, so that it is best left to compete (see
+    :class:`~dmliv.second_stage.rivals.RivalStructural`). A discrete action has one slope per level.
+
+    Parameters
+    ----------
+    settings : NetworkSettings
+        Shape, encodings and training.
+    n_members, n_outcome_members : int
+        Networks fitted to the first stage's target, and to the observed outcome.
+    action_scale : float
+        What one standard deviation of the centred action counts as. Weight decay then shrinks slopes more
+        than levels when this is below 1: slopes are what a weak instrument leaves open.
+    """
+
+    settings: NetworkSettings
+    n_members: int = 1
+    n_outcome_members: int = 0
+    action_scale: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.n_members < 1 or self.n_outcome_members < 0:
+            raise InputError(
+                f"Expected at least one network and no negative number, got n_members={self.n_members} and "
+                f"n_outcome_members={self.n_outcome_members}."
+            )
+        if self.settings.rate_factors != (1.0,) or self.settings.patience is not None:
+            raise InputError(
+                "Expected one learning rate and no early stopping for the structural model, got rate_factors="
+                f"{self.settings.rate_factors} and patience={self.settings.patience}; set learning_rate and "
+                "epochs instead."
+            )
+        if not self.action_scale > 0.0:
+            raise InputError(f"Expected a positive action_scale, got {self.action_scale}; pass 0.5, say.")
+
+    @property
+    def needs_judging(self) -> bool:
+        """Whether there is something to choose."""
+        return len(self.settings.encodings) > 1
+
+    def fit(
+        self, data: TrainingData, first_stage: FirstStage, *, seed: int, runtime: Runtime
+    ) -> CoefficientModel:
+        """Choose the encoding, then train the ensemble on all rows."""
+        generator = np.random.Generator(np.random.SFC64(seed))
+        encoder = self.learn_encoder(data)
+        encoding, losses = self.settings.encodings[0], dict[str, float]()
+        if self.needs_judging:
+            judged = self.judge(
+                data,
+                first_stage,
+                encoder,
+                [split.fit_rows for split in first_stage.splits],
+                [split.judging_rows for split in first_stage.splits],
+                generator=generator,
+                runtime=runtime,
+            )
+            losses = {name: float(part.mean()) for name, part in judged.items()}
+            encoding = min(losses, key=losses.__getitem__)
+        return self.train_ensemble(
+            data, first_stage, encoder, encoding, losses, generator=generator, runtime=runtime
+        )
+
+    def learn_encoder(self, data: TrainingData) -> StructuralEncoder:
+        """Learn how columns become inputs."""
+        return StructuralEncoder.learn(data, self.settings.n_bins, centred=True, image=self.settings.image)
+
+    def judge(
+        self,
+        data: TrainingData,
+        first_stage: FirstStage,
+        encoder: StructuralEncoder,
+        fit_rows: Sequence[IntArray],
+        judging_rows: Sequence[IntArray],
+        *,
+        generator: np.random.Generator,
+        runtime: Runtime,
+    ) -> dict[str, FloatArray]:
+        """Train one network per encoding and half; return (outcome - projection)^2 on rows it never saw.
+
+        Returns
+        -------
+        dict of str to ndarray, shape (rows of all halves,)
+            By encoding; weighted.
+        """
+        encodings = self.settings.encodings
+        members = [
+            _Member(encoding, split, rows)
+            for split, rows in zip(first_stage.splits, fit_rows, strict=True)
+            for encoding in encodings
+        ]
+        twins = [index // len(encodings) for index in range(len(members))]
+        loss, _ = self._train(
+            data,
+            encoder,
+            members,
+            "linear effects: choice",
+            generator=generator,
+            runtime=runtime,
+            twins=twins,
+        )
+        found: dict[str, list[FloatArray]] = {encoding: [] for encoding in encodings}
+        for half, rows in enumerate(judging_rows):
+            for position, encoding in enumerate(encodings):
+                projected = loss.projection(half * len(encodings) + position, rows)
+                found[encoding].append(data.weight[rows] * (data.outcome[rows] - projected) ** 2)
+        return {encoding: np.concatenate(parts) for encoding, parts in found.items()}
+
+    def train_ensemble(
+        self,
+        data: TrainingData,
+        first_stage: FirstStage,
+        encoder: StructuralEncoder,
+        encoding: str,
+        choice_losses: dict[str, float],
+        *,
+        generator: np.random.Generator,
+        runtime: Runtime,
+    ) -> CoefficientModel:
+        """Train the ensemble with the chosen encoding on all rows."""
+        rows = np.arange(len(data))
+        whole = JudgedSplit(rows, rows, first_stage.target, first_stage.law)
+        members = [_Member(encoding, whole, rows)] * self.n_members
+        members += [_Member(encoding, replace(whole, target=data.outcome), rows)] * self.n_outcome_members
+        loss, record = self._train(
+            data, encoder, members, "linear effects", generator=generator, runtime=runtime
+        )
+        common = loss.common_slope.mean(axis=0)
+        return CoefficientModel(
+            loss.net, encoder, encoding, loss.action_factor, common, choice_losses, record
+        )
+
+    def _train(
+        self,
+        data: TrainingData,
+        encoder: StructuralEncoder,
+        members: Sequence[_Member],
+        label: str,
+        *,
+        generator: np.random.Generator,
+        runtime: Runtime,
+        twins: Sequence[int] | None = None,
+    ) -> tuple[_CoefficientLoss, TrainingRecord]:
+        n_rows = max(len(member.fit_rows) for member in members)
+        inputs = StructuralInputs(data, encoder, [member.encoding for member in members], runtime.device)
+        front = self.settings.front(n_rows)
+        n_inputs = inputs.context_width + (0 if front is None else front.n_features)
+        net = StackedMLP(
+            len(members),
+            (n_inputs, *self.settings.hidden, 1 + encoder.action_width),
+            dropout=self.settings.dropout_rates(n_rows),
+            generator=generator,
+            device=runtime.device,
+            front=front,
+        )
+        if twins is not None:
+            net.start_alike(twins)
+        loss = _CoefficientLoss(net, inputs, members, data, encoder, self.action_scale)
+        weight = None
+        if not np.all(data.weight == 1.0):
+            weight = torch.from_numpy(data.weight.astype(np.float32)).to(runtime.device)
+        record = train(
+            net,
+            loss,
+            [member.fit_rows for member in members],
+            self.settings.plan(n_rows),
+            generator=generator,
+            progress=runtime.progress,
+            label=label,
+            weight=weight,
+            twins=twins,
+        )
+        return loss, record
+
+
+@dataclass(frozen=True)
+class _Member:
+    """One network of a stack: its encoding, the nuisances it is fitted to, and its rows."""
+
+    encoding: str
+    split: JudgedSplit
+    fit_rows: IntArray
+
+
+class _CoefficientLoss:
+    """Objective: squared difference of the target and the projection, level + slope . mean centred action."""
+
+    def __init__(
+        self,
+        net: StackedMLP,
+        inputs: StructuralInputs,
+        members: Sequence[_Member],
+        data: TrainingData,
+        encoder: StructuralEncoder,
+        action_scale: float,
+    ) -> None:
+        self.net, self._inputs = net, inputs
+        centre = encoder.centre(data.context)
+        spread = (action_vectors(data.action_spec, data.action) - centre).std(axis=0)
+        self.action_factor = (action_scale / np.where(spread > 0.0, spread, 1.0)).astype(np.float32)
+        features = _with_intercept(encoder.context.standardised(data.context))
+        means, targets, slopes = [], [], []
+        for member in members:
+            mean = member.split.law.mean().cpu().double().numpy()
+            actions = np.asarray((mean - centre) * self.action_factor, dtype=np.float64)
+            rows, target = member.fit_rows, member.split.target
+            slope = _common_slope(
+                features[rows], actions[rows], target[rows], data.weight[rows], action_scale**2
+            )
+            means.append(actions.astype(np.float32))
+            targets.append((target - actions @ slope).astype(np.float32))
+            slopes.append(slope)
+        self.common_slope = np.stack(slopes)
+        self._mean = torch.from_numpy(np.stack(means)).to(net.device)
+        self._target = torch.from_numpy(np.stack(targets)).to(net.device)
+
+    def row_loss(self, rows: Tensor, *, training: bool) -> Tensor:
+        """Return one loss per member and row, shape (M, B)."""
+        del training
+        member = torch.arange(len(rows), device=rows.device).unsqueeze(1)
+        coefficients = self.net(self._inputs.contexts(rows))
+        projection = _combine(coefficients, self._mean[member, rows])
+        return (self._target[member, rows] - projection).square()
+
+    @torch.no_grad()
+    def projection(self, member: int, rows: IntArray) -> FloatArray:
+        """Return the projection of one member, shape (rows,)."""
+        net, inputs = self.net.subset([member]), self._inputs.subset([member])
+        parts = [
+            _combine(net(inputs.contexts(part.unsqueeze(0)))[0], self._mean[member, part])
+            for part in torch.split(torch.from_numpy(rows).to(net.device), _chunk(net))
+        ]
+        common = self._mean[member, rows].cpu().double().numpy() @ self.common_slope[member]
+        return np.asarray(torch.cat(parts).cpu().double().numpy() + common)
+
+
+@dataclass(frozen=True)
+class CoefficientModel:
+    """A fitted ensemble; its level and slopes are means over its networks.
+
+    Attributes
+    ----------
+    net : StackedMLP
+    encoder : StructuralEncoder
+    encoding : str
+    action_factor : ndarray, shape (d,)
+        What centred actions are multiplied by before the slopes see them.
+    common_slope : ndarray, shape (d,)
+        What the networks' slopes are added to.
+    choice_losses : dict
+        Held-out loss of every candidate; empty when there was nothing to choose.
+    record : TrainingRecord
+    """
+
+    net: StackedMLP
+    encoder: StructuralEncoder
+    encoding: str
+    action_factor: npt.NDArray[np.float32]
+    common_slope: FloatArray
+    choice_losses: dict[str, float] = field(repr=False)
+    record: TrainingRecord = field(repr=False)
+
+    def predict(self, context: Table, action: FloatArray) -> FloatArray:
+        """Return h row by row."""
+        level, slope = self._lines(context)
+        return np.asarray(level + (slope * action).sum(axis=1))
+
+    def predict_grid(self, context: Table, actions: FloatArray) -> FloatArray:
+        """Return h for every context with every action."""
+        level, slope = self._lines(context)
+        return np.asarray(level[:, None] + slope @ actions.T)
+
+    def gradient(self, context: Table, action: FloatArray) -> FloatArray:
+        """Return the slopes."""
+        del action
+        return self._lines(context)[1]
+
+    def describe(self) -> dict[str, object]:
+        """Return the choices made and the loss curve."""
+        return {
+            "encoding": self.encoding,
+            "choice_losses": self.choice_losses,
+            "train_loss": self.record.train_loss.mean(axis=1).tolist(),
+        }
+
+    @torch.no_grad()
+    def _lines(self, context: Table) -> tuple[FloatArray, FloatArray]:
+        """Return the line of every context: h at action 0, shape (n,), and slopes (n, d)."""
+        level, slope = np.empty(len(context)), np.empty((len(context), self.encoder.action_width))
+        step = _chunk(self.net)
+        for start in range(0, len(context), step):
+            rows = slice(start, min(start + step, len(context)))
+            part = context.take(np.arange(rows.start, rows.stop))
+            features, pixels = (
+                self.encoder.context_features(part, self.encoding),
+                self.encoder.context.pixels(part),
+            )
+            if pixels is not None:
+                features = np.hstack([features, pixels])
+            inputs = torch.as_tensor(features, dtype=torch.float32, device=self.net.device)
+            found = self.net(inputs.unsqueeze(0)).double().mean(0).cpu().numpy()
+            slope[rows] = (found[:, 1:] + self.common_slope) * self.action_factor
+            level[rows] = found[:, 0] - (slope[rows] * self.encoder.centre(part)).sum(axis=1)
+        return level, slope
+
+
+def _combine(coefficients: Tensor, actions: Tensor) -> Tensor:
+    """Return level + slope . action for coefficients (..., 1 + d) and actions (..., d)."""
+    return coefficients[..., 0] + (coefficients[..., 1:] * actions).sum(-1)
+
+
+def _common_slope(
+    features: FloatArray, actions: FloatArray, target: FloatArray, weight: FloatArray, variance: float
+) -> FloatArray:
+    """Return one slope for all contexts, shape (d,): two-stage least squares with a small penalty.
+
+    Parameters
+    ----------
+    features : ndarray, shape (n, p)
+        Of contexts; what they explain is taken out first.
+    actions : ndarray, shape (n, d)
+        Means of the centred action.
+    target, weight : ndarray, shape (n,)
+    variance : float
+        Of the centred action itself. The penalty is a share of it: where the instrument moves the action less
+        than that, the slope is left at zero.
+    """
+    root = np.sqrt(weight)[:, None]
+    both = np.column_stack([actions, target]) * root
+    both = both - (features * root) @ np.linalg.lstsq(features * root, both, rcond=None)[0]
+    moved, rest = both[:, :-1], both[:, -1]
+    penalty = _SLOPE_PENALTY * variance * weight.sum() * np.eye(moved.shape[1])
+    return np.linalg.solve(moved.T @ moved + penalty, moved.T @ rest)
+
+
+def _with_intercept(columns: FloatArray) -> FloatArray:
+    return np.hstack([np.ones((len(columns), 1)), columns])
+
+
+def _chunk(net: StackedMLP) -> int:
+    return max(1, _EVALUATION_ROWS // (net.n_members * (1 if net.front is None else _FRONT_FACTOR)))
