@@ -10,6 +10,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.dmliv-setup
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+PEERS_VENV := .venv-peers
+PEERS_BIN := $(PEERS_VENV)/bin
+PEERS_STAMP := $(PEERS_VENV)/.dmliv-setup
+PEERS_PIP := $(PEERS_BIN)/python -m pip --disable-pip-version-check
+# Such as PEERS_FLAGS="--seeds 10-12".
+PEERS_FLAGS ?=
 # Twice quiet: errors still show, notes about indexes do not.
 PIP_FLAGS := -qq --progress-bar off
 PYTEST_WORKERS ?= 2
@@ -59,6 +65,20 @@ demo: setup  ## Fit the estimators on ticket demand and write figures to demo-ou
 .PHONY: bench-engine
 bench-engine: setup  ## Time the stacked training engine
 	$(ONE_THREAD) $(BIN)/python benchmarks/engine.py
+
+.PHONY: bench-peers
+bench-peers: $(PEERS_STAMP)  ## Compare with EconML and linearmodels on the same rows
+	$(ONE_THREAD) $(PEERS_BIN)/python benchmarks/peers.py $(PEERS_FLAGS)
+
+# The other libraries stay out of .venv: what they ask for must never decide what the package is tested with.
+$(PEERS_STAMP): pyproject.toml constraints.txt constraints-peers.txt
+	@echo "setup: creating $(PEERS_VENV) (a few minutes the first time)"
+	@test -x $(PEERS_BIN)/python || $(PYTHON) -m venv $(PEERS_VENV)
+	@$(PEERS_PIP) install $(PIP_FLAGS) --upgrade pip
+	@$(PEERS_PIP) install $(PIP_FLAGS) torch==2.13.0 -c constraints.txt
+	@$(PEERS_PIP) install $(PIP_FLAGS) -e ".[peers]" -c constraints-peers.txt
+	@touch $@
+	@echo "setup: done"
 
 .PHONY: clean
 clean:  ## Remove caches, build products and demo output (.venv stays)

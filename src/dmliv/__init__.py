@@ -1,8 +1,16 @@
 """Learn what an action really does, and what to do, from confounded data with an instrument."""
 
 from dmliv.data import IVData
-from dmliv.errors import DMLIVError, InputError, NotFittedError, TrainingDivergedError, UnseenCategoryError
+from dmliv.errors import (
+    DMLIVError,
+    InputError,
+    ModelFileError,
+    NotFittedError,
+    TrainingDivergedError,
+    UnseenCategoryError,
+)
 from dmliv.estimators import CEDMLIV, DFIV, DMLIV, DeepGMM, DeepIV, KernelIV, TwoStageLeastSquares
+from dmliv.persistence import load
 
 __version__ = "0.1.0"
 
@@ -16,8 +24,10 @@ __all__ = [
     "IVData",
     "InputError",
     "KernelIV",
+    "ModelFileError",
     "NotFittedError",
     "TrainingDivergedError",
     "TwoStageLeastSquares",
     "UnseenCategoryError",
+    "load",
 ]

@@ -11,8 +11,11 @@ from typer.core import TyperGroup
 from dmliv.bench_commands import bench_app
 from dmliv.data_commands import data_app
 from dmliv.errors import DMLIVError
+from dmliv.model_commands import COMMANDS as MODEL_COMMANDS
 
 _EXIT_BAD_INPUT = 2
+# Of commands that read a user's own files: 2 stays for a command line that cannot be understood.
+_EXIT_BAD_FILE = 1
 
 
 class _PlainErrors(TyperGroup):
@@ -26,13 +29,16 @@ class _PlainErrors(TyperGroup):
             return super().invoke(ctx)
         except DMLIVError as error:
             typer.secho(f"Error: {' '.join(str(error).split())}", fg=typer.colors.RED, err=True)
-            raise typer.Exit(_EXIT_BAD_INPUT) from error
+            reads_files = ctx.invoked_subcommand in {command.__name__ for command in MODEL_COMMANDS}
+            raise typer.Exit(_EXIT_BAD_FILE if reads_files else _EXIT_BAD_INPUT) from error
 
 
 app = typer.Typer(
     cls=_PlainErrors, no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False
 )
 
+for command in MODEL_COMMANDS:
+    app.command()(command)
 app.add_typer(bench_app, name="bench")
 app.add_typer(data_app, name="data")
 

@@ -35,6 +35,10 @@ class TrainingDivergedError(DMLIVError, RuntimeError):
     """Training reached a loss or parameters that are not finite."""
 
 
+class ModelFileError(DMLIVError, ValueError):
+    """A model file that cannot be read or written: absent, damaged, foreign, or from a newer version."""
+
+
 def listed(values: Iterable[object], most: int = _MOST_LISTED) -> str:
     """Return the values as a comma-separated phrase, abbreviated past `most` of them."""
     shown = [repr(value) for value in values]

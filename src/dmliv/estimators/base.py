@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,31 @@ class CounterfactualEstimator(BaseEstimator):  # type: ignore[misc]
         fitted = self._fitted()
         support = None if min_support is None else self._action_support()
         return GreedyPolicy(fitted, candidates, cost=cost, min_support=min_support, support=support)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted estimator to one file; :func:`dmliv.load` reads it.
+
+        The file holds parameters and everything that was learned, but not the training data. (Kernels keep
+        the rows that are their landmarks; a first stage keeps its predictions for every row and some rows of
+        the instrument.) It is written as a whole or not at all; an older file of that name stays until the
+        new one is complete.
+
+        Parameters
+        ----------
+        path : str or path
+            Customarily ends in ``.dmliv``.
+
+        Raises
+        ------
+        InputError
+            If a parameter cannot be saved: a function, or an object of another library.
+        ModelFileError
+            If the file cannot be written.
+        """
+        # Imported here, because what saves an estimator has to know all of them.
+        from dmliv.persistence import save  # noqa: PLC0415
+
+        save(self, path)
 
     def _action_support(self) -> ActionSupport | None:
         """Return what knows how likely actions are, or None for estimators without an action law."""

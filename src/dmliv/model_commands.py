@@ -1,0 +1,271 @@
+"""The shell commands for models of one's own tables: fit, effect, recommend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dmliv.errors import InputError, listed
+from dmliv.model_options import LEARNERS, METHODS, make_estimator, read_action, read_actions, read_config
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dmliv.estimators.base import CounterfactualEstimator
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", callback=read_config, is_eager=True, help="TOML file with options by name, as defaults."
+    ),
+]
+DelimiterOption = Annotated[
+    str | None, typer.Option(help="Between the columns of CSV files; a comma, or a tab for .tsv.")
+]
+ModelArgument = Annotated[Path, typer.Argument(help="A model file, as written by dmliv fit.")]
+
+
+def fit(
+    data: Annotated[Path, typer.Argument(help="CSV or Parquet file.")],
+    outcome: Annotated[str, typer.Option(help="Column with the outcome.")],
+    action: Annotated[list[str], typer.Option(help="Column with the action; repeat it for several.")],
+    instrument: Annotated[list[str], typer.Option(help="Column with an instrument; repeat it for several.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")],
+    context: Annotated[
+        list[str] | None, typer.Option(help="Column with a context; repeat it for several.")
+    ] = None,
+    weight: Annotated[str | None, typer.Option(help="Column with row weights.")] = None,
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "dml-iv",
+    learners: Annotated[
+        str | None, typer.Option(help=f"For dml-iv, ce-dml-iv and deepiv: one of {', '.join(LEARNERS)}.")
+    ] = None,
+    folds: Annotated[int | None, typer.Option(min=1, help="Folds, for dml-iv and deepiv.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of everything random.")] = 0,
+    action_kind: Annotated[str, typer.Option(help="One of auto, continuous, discrete.")] = "auto",
+    drop_missing: Annotated[
+        bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")
+    ] = False,
+    delimiter: DelimiterOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Learn what the action does to the outcome, and save the model."""
+    del config  # its callback has done the work
+    import numpy as np
+    from rich.console import Console
+
+    from dmliv import tables
+    from dmliv.data import IVData, prepare
+    from dmliv.instrument_strength import instrument_strength
+    from dmliv.model_reports import fit_warnings, show_columns, show_fit
+    from dmliv.progress import BarProgress
+
+    _require_choice("--method", method, METHODS)
+    if learners is not None:
+        _require_choice("--learners", learners, LEARNERS)
+    _require_choice("--action-kind", action_kind, ("auto", "continuous", "discrete"))
+    estimator = make_estimator(method, learners, folds, seed, action_kind)
+    _require_place(output)
+    roles = {
+        "outcome": [outcome],
+        "action": action,
+        "instrument": instrument,
+        "context": list(context or ()),
+        "weight": [weight] if weight else [],
+    }
+    table = tables.read_columns(data, roles, delimiter=delimiter)
+    console = Console(highlight=False)
+    if drop_missing:
+        table, dropped = tables.drop_missing(table)
+        console.print(f"{dropped:,} rows with missing values left out.")
+    rows = IVData.from_frame(
+        table, outcome=outcome, action=action, instrument=instrument, context=context, weight=weight
+    )
+    # A frame keeps the name of its column, which a single Arrow column has not.
+    taken = table.select(action)
+    prepared = prepare(
+        rows.Y,
+        taken,
+        Z=rows.Z,
+        X=rows.X,
+        sample_weight=rows.sample_weight,
+        action_kind=action_kind,  # type: ignore[arg-type]
+    )
+    show_columns(console, prepared, outcome)
+    fitted: Any = estimator
+    try:
+        fitted.fit(rows.Y, taken, Z=rows.Z, X=rows.X, sample_weight=rows.sample_weight)
+    except np.linalg.LinAlgError as error:
+        raise InputError(
+            f"Expected columns that a regression can be solved with, got {str(error).lower()}; look for "
+            "columns that hold almost one value, or extremely large or small ones."
+        ) from error
+    strength = instrument_strength(prepared, seed=seed, progress=BarProgress())
+    show_fit(console, estimator, strength)
+    _warn(fit_warnings(prepared, estimator, strength))
+    estimator.save(output)
+    console.print(f"Model: {output}", soft_wrap=True, markup=False)
+
+
+def effect(
+    model: ModelArgument,
+    data: Annotated[
+        Path | None, typer.Argument(help="CSV or Parquet file with contexts; not for models without.")
+    ] = None,
+    start: Annotated[str, typer.Option("--from", help="Action to compare with; several columns: 1,2.")] = "0",
+    end: Annotated[str, typer.Option("--to", help="Action whose effect is asked for.")] = "1",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="CSV or Parquet file for the effect of every row.")
+    ] = None,
+    delimiter: DelimiterOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Show what moving the action from one value to another does to the outcome."""
+    del config
+    from rich.console import Console
+
+    from dmliv import tables
+    from dmliv.model_reports import far_actions, show_effect
+    from dmliv.persistence import load
+
+    if output is not None:
+        tables.file_format(output)
+        _require_place(output)
+    estimator = load(model)
+    spec = estimator.counterfactual_.action
+    first, last = read_action(start, spec), read_action(end, spec)
+    contexts = _read_contexts(estimator, data, delimiter)
+    effects = estimator.effect(contexts, T0=first, T1=last)
+    _require_rows(len(effects))
+    console = Console(highlight=False)
+    show_effect(console, effects, start, end)
+    _warn(far_actions(spec, first, last))
+    if output is not None:
+        tables.write_columns(output, _beside(contexts, {"effect": effects}))
+        console.print(f"Effects: {output}", soft_wrap=True, markup=False)
+
+
+def recommend(
+    model: ModelArgument,
+    data: Annotated[
+        Path | None, typer.Argument(help="CSV or Parquet file with contexts; not for models without.")
+    ] = None,
+    actions: Annotated[
+        str | None,
+        typer.Option(
+            help="Actions to choose from: low:high (anything between), low:high:n (n of them), a,b,c, or for "
+            "several columns low:high,low:high. By default all levels of a discrete action."
+        ),
+    ] = None,
+    min_support: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Forbid actions that were less likely than this in a context."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="CSV or Parquet file for every row's action.")
+    ] = None,
+    delimiter: DelimiterOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Recommend the action with the highest expected outcome in each context."""
+    del config
+    import numpy as np
+    from rich.console import Console
+
+    from dmliv import tables
+    from dmliv.model_reports import decision_warnings, far_actions, show_decisions
+    from dmliv.persistence import load
+
+    if output is not None:
+        tables.file_format(output)
+        _require_place(output)
+    estimator = load(model)
+    spec = estimator.counterfactual_.action
+    policy = estimator.policy(read_actions(actions, spec), min_support=min_support)
+    contexts = _read_contexts(estimator, data, delimiter)
+    decisions = policy.decide(contexts)
+    _require_rows(len(decisions))
+    console = Console(highlight=False)
+    show_decisions(console, decisions, spec)
+    edge = None
+    if spec.kind == "continuous":
+        offered, chosen = (
+            np.reshape(each, (len(each), -1)) for each in (policy.candidates, decisions.action)
+        )
+        low, high = offered.min(axis=0), offered.max(axis=0)
+        edge = decisions.at_edge | ((chosen <= low) | (chosen >= high)).any(axis=1)
+        _warn(far_actions(spec, low, high))
+    _warn(decision_warnings(decisions, edge))
+    if output is not None:
+        found: dict[str, Any] = (
+            {f"recommended_{spec.names[0]}": decisions.action}
+            if decisions.action.ndim == 1
+            else dict(zip((f"recommended_{name}" for name in spec.names), decisions.action.T, strict=True))
+        )
+        found["expected_outcome"] = decisions.value
+        if edge is not None:
+            found["at_edge"] = edge
+        if decisions.support is not None:
+            found["support"] = decisions.support
+        tables.write_columns(output, _beside(contexts, found))
+        console.print(f"Recommendations: {output}", soft_wrap=True, markup=False)
+
+
+COMMANDS = (fit, effect, recommend)
+
+
+def _read_contexts(
+    estimator: CounterfactualEstimator, path: Path | None, delimiter: str | None
+) -> pa.Table | None:
+    """Read the contexts a model needs from a file; none for a model without."""
+    from dmliv import tables
+
+    schema = estimator.counterfactual_.context
+    if not schema.columns:
+        if path is not None:
+            raise InputError(
+                f"Expected no file, because this model has no context, got {str(path)!r}; leave it out."
+            )
+        return None
+    if path is None:
+        raise InputError(
+            f"Expected a file with the context columns {listed(schema.input_order)}, got none; name one."
+        )
+    # Models of nameless arrays take the columns in the order of the file.
+    names = list(schema.input_order) if schema.named else tables.column_names(path, delimiter)
+    return tables.read_columns(path, {"context": names}, delimiter=delimiter)
+
+
+def _beside(contexts: pa.Table | None, found: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of the contexts and behind them those that were found, under names of their own."""
+    columns = {} if contexts is None else dict(zip(contexts.column_names, contexts.columns, strict=True))
+    for name, values in found.items():
+        free = name
+        while free in columns:
+            free += "_"
+        columns[free] = values
+    return columns
+
+
+def _require_choice(option: str, value: str, allowed: Iterable[str]) -> None:
+    if value not in allowed:
+        raise typer.BadParameter(f"Expected one of {', '.join(allowed)}, got {value!r}.", param_hint=option)
+
+
+def _require_place(path: Path) -> None:
+    """Refuse a path that cannot be written before any time is spent."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        what = "a folder" if path.is_dir() else "one in a missing folder"
+        raise InputError(f"Expected a file to write, got {what}, {str(path)!r}; choose another path.")
+
+
+def _require_rows(n_rows: int) -> None:
+    if not n_rows:
+        raise InputError("Expected at least one row, got a file with none; add rows.")
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for text in warnings:
+        typer.secho(f"Warning: {text}", fg=typer.colors.YELLOW, err=True)

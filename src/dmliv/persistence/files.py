@@ -1,0 +1,129 @@
+"""Writing an estimator to a file and reading it again."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import safetensors.numpy
+
+from dmliv.counterfactual import Counterfactual
+from dmliv.errors import InputError, ModelFileError
+from dmliv.estimators.base import CounterfactualEstimator
+from dmliv.nets.device import resolve_device
+from dmliv.persistence.codec import Decoder, Encoder
+from dmliv.persistence.container import pack, read_bytes, unpack, write_bytes
+from dmliv.persistence.registry import ESTIMATORS
+from dmliv.persistence.skops_members import dump_learners, load_learners
+
+_ARRAYS = "arrays.safetensors"
+_LEARNERS = "estimators.skops"
+_PACKAGES = ("dmliv", "numpy", "torch", "scikit-learn", "safetensors", "skops")
+
+
+def save(estimator: CounterfactualEstimator, path: str | os.PathLike[str]) -> None:
+    """Write a fitted estimator to one file; see :meth:`CounterfactualEstimator.save`."""
+    write_bytes(Path(path), to_bytes(estimator))
+
+
+def load(path: str | os.PathLike[str], *, device: str | None = None) -> CounterfactualEstimator:
+    """Return the estimator that ``save`` wrote: predictions, effects and policies are the same numbers.
+
+    Nothing in the file is executed: it holds numbers and names, and names are looked up among the classes of
+    this package and of scikit-learn. Damage is noticed by checksums. They are no signature: whoever can write
+    the file can change the model.
+
+    Parameters
+    ----------
+    path : str or path
+    device : str, optional
+        Where networks go: ``"auto"``, ``"cpu"``, ``"cuda"``. By default where they were, or the CPU where
+        that device is absent.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is absent, damaged, no model file, or from a newer version.
+    """
+    source = Path(path)
+    return from_bytes(read_bytes(source), repr(str(source)), device=device)
+
+
+def to_bytes(estimator: CounterfactualEstimator) -> bytes:
+    """Return the content of a model file."""
+    name = type(estimator).__name__
+    if ESTIMATORS.get(name) is not type(estimator):
+        raise InputError(
+            f"Expected one of dmliv's estimators ({', '.join(ESTIMATORS)}), got "
+            f"{type(estimator).__qualname__}; classes of your own cannot be saved."
+        )
+    estimator._fitted()
+    encoder = Encoder()
+    parameters = estimator.get_params(deep=False)
+    state = {key: value for key, value in vars(estimator).items() if key not in parameters}
+    description = {
+        "class": name,
+        "parameters": {key: encoder.encode(each, f"parameter {key}") for key, each in parameters.items()},
+        "state": {key: encoder.encode(each, f"attribute {key}") for key, each in state.items()},
+    }
+    members = {_ARRAYS: safetensors.numpy.save(encoder.arrays)}
+    if encoder.learners:
+        members[_LEARNERS] = dump_learners(encoder.learners)
+    manifest = {"versions": _versions(), "estimator": description, "objects": encoder.objects}
+    return pack(manifest, members)
+
+
+def from_bytes(content: bytes, source: str, *, device: str | None = None) -> CounterfactualEstimator:
+    """Return the estimator of a model file's content; ``source`` names the file in messages."""
+    place = None if device is None else resolve_device(device)
+    manifest, members = unpack(content, source)
+    try:
+        learners = load_learners(members[_LEARNERS], source) if _LEARNERS in members else []
+        arrays = safetensors.numpy.load(members[_ARRAYS])
+        return _rebuild(manifest["estimator"], Decoder(arrays, learners, manifest["objects"], place))
+    except (ModelFileError, MemoryError):
+        raise
+    except Exception as error:
+        # The checksums agree, so the bytes are as they were written: by another version, or by hand.
+        raise _not_understood(manifest, source, error) from error
+
+
+def _rebuild(description: dict[str, Any], decoder: Decoder) -> CounterfactualEstimator:
+    cls = ESTIMATORS[description["class"]]
+    parameters = {key: decoder.decode(node) for key, node in description["parameters"].items()}
+    estimator = cls(**parameters)
+    for key, node in description["state"].items():
+        # State is data: it may not take the place of a method.
+        if key.startswith("__") or callable(getattr(cls, key, None)):
+            raise ValueError(f"state in place of {key!r}")
+        setattr(estimator, key, decoder.decode(node))
+    if not isinstance(estimator._fitted(), Counterfactual):
+        raise TypeError("something else in place of the fitted model")
+    return estimator
+
+
+def _not_understood(manifest: dict[str, Any], source: str, error: Exception) -> ModelFileError:
+    written = manifest.get("versions")
+    versions = written.items() if isinstance(written, dict) else ()
+    now = _versions()
+    changed = ", ".join(
+        f"{name} {old} (here {now.get(name)})" for name, old in versions if now.get(name) != old
+    )
+    hint = f"it was written with {changed}, install these versions" if changed else "save the model again"
+    return ModelFileError(
+        f"Expected a model that this version can read in {source}, got {type(error).__name__}: {error}; "
+        f"{hint}."
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package).split("+")[0]
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return found
