@@ -1,7 +1,8 @@
 """What an object is, in plain data: two objects with the same description are the same trial.
 
 The description is read off the object itself, its type and all of its parameters, so that a changed default
-or a new parameter makes a new trial without anybody having to remember a version.
+or a new parameter makes a new trial without anybody having to remember a version. The one exception is a new
+parameter with a value that leaves everything as it was before: it is listed in `ADDED`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 
 # How a trial is run, not what it computes: folders, display, and jobs that by contract change no number.
 UNDESCRIBED: Final = frozenset({"data_dir", "verbose", "n_jobs"})
+# Parameters that came after the first records, by type, each with the value that changes nothing: with that
+# value they are not described.
+ADDED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "NetworkSettings": {"trial_share": 1.0},
+    "KernelStructural": {"n_search_rows": 2000},
+}
 _DIGITS: Final = 16
 
 
@@ -81,8 +88,11 @@ def digest(value: Any) -> str:
 
 def _parameters(value: object, parameters: Mapping[str, Any]) -> Plain:
     # The name of the type without its module: moving a class to another file makes no other trial.
-    described: dict[str, Plain] = {"type": type(value).__qualname__}
+    kind = type(value).__qualname__
+    added = ADDED.get(kind, {})
+    described: dict[str, Plain] = {"type": kind}
     for name, item in parameters.items():
-        if name not in UNDESCRIBED:
+        unchanged = name in added and item == added[name]
+        if name not in UNDESCRIBED and not unchanged:
             described[name] = describe(item)
     return described

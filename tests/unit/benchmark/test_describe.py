@@ -7,12 +7,14 @@ import pytest
 from sklearn.ensemble import RandomForestRegressor
 
 from dmliv import DMLIV
-from dmliv.benchmark.describe import canonical, describe, digest
+from dmliv.benchmark.describe import ADDED, canonical, describe, digest
 from dmliv.benchmark.grids import GRID_NAMES, grid
 from dmliv.benchmark.trials import Cell, Method, Trial, build_trial
 from dmliv.errors import InputError
 from dmliv.learners import Learners, boosting, neural
+from dmliv.nets.settings import NetworkSettings
 from dmliv.problems import IHDP
+from dmliv.second_stage.kernel import KernelStructural
 
 
 @dataclass(frozen=True)
@@ -110,3 +112,18 @@ def test_a_trial_names_its_keys() -> None:
     assert (keys["problem"], keys["rows"], keys["method"], keys["seed"]) == ("demand", 5000, "2sls", 100)
     assert isinstance(keys["parameters"], dict)
     assert keys["parameters"]["instrument_strength"] == 0.8
+
+
+def test_a_parameter_that_came_later_and_changes_nothing_makes_no_new_trial() -> None:
+    before = describe(NetworkSettings())
+    assert isinstance(before, dict)
+    assert "trial_share" not in before
+    assert digest(NetworkSettings(trial_share=0.5)) != digest(NetworkSettings())
+
+
+def test_parameters_that_came_later_exist() -> None:
+    types = {"NetworkSettings": NetworkSettings, "KernelStructural": KernelStructural}
+    assert set(types) == set(ADDED)
+    for name, parameters in ADDED.items():
+        for parameter, value in parameters.items():
+            assert getattr(types[name](), parameter) == value
