@@ -23,6 +23,7 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from dmliv import DMLIV
 from dmliv.benchmark.trials import Method
 from dmliv.data import FloatArray
+from dmliv.learners import neural
 
 # Columns that others explain up to this share of the largest are left out.
 COLLINEAR = 1e-6
@@ -264,7 +265,15 @@ class Contender(Method):
 BOOSTED = "boosted means (60 rounds, 8 leaves, rate 0.1), 5 folds"
 
 # Add presets of ours here.
-OURS = (Contender("ours", "DML-IV (ours)", DMLIV, settings="the default"),)
+OURS = (
+    Contender("ours", "DML-IV (ours)", DMLIV, settings="the default"),
+    Contender(
+        "ours-fast",
+        "DML-IV (ours), fast",
+        partial(DMLIV, neural(effort="fast")),
+        settings='`neural(effort="fast")`',
+    ),
+)
 
 PEERS = (
     Contender(
