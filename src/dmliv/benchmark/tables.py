@@ -157,11 +157,18 @@ def _row(contents: Contents, row: Statistics) -> list[str]:
         row.group.method.label,
         str(row.n),
         failed_text(row),
-        f"{row.median:.4f} ({row.low:.4f} to {row.high:.4f})" if row.n else _ABSENT,
-        f"{row.mean:.4f} ({row.sd:.4f})" if row.n else _ABSENT,
+        _with_spread(row.n, f"{row.median:.4f}", f"({row.low:.4f} to {row.high:.4f})"),
+        _with_spread(row.n, f"{row.mean:.4f}", f"({row.sd:.4f})"),
         "" if published is None else f"{published.statistic} {published.value:.4g}{sd}",
         "" if ratio is None else f"{ratio:.2f}",
     ]
+
+
+def _with_spread(n: int, centre: str, spread: str) -> str:
+    """Return a number with its spread over n seeds; one seed has none."""
+    if n == 0:
+        return _ABSENT
+    return f"{centre} {spread}" if n > 1 else centre
 
 
 def _notes(contents: Contents) -> str:
