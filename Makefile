@@ -14,6 +14,10 @@ PEERS_VENV := .venv-peers
 PEERS_BIN := $(PEERS_VENV)/bin
 PEERS_STAMP := $(PEERS_VENV)/.dmliv-setup
 PEERS_PIP := $(PEERS_BIN)/python -m pip --disable-pip-version-check
+INTEROP_VENV := .venv-interop
+INTEROP_BIN := $(INTEROP_VENV)/bin
+INTEROP_STAMP := $(INTEROP_VENV)/.dmliv-setup
+INTEROP_PIP := $(INTEROP_BIN)/python -m pip --disable-pip-version-check
 # Such as PEERS_FLAGS="--seeds 10-12".
 PEERS_FLAGS ?=
 # Twice quiet: errors still show, notes about indexes do not.
@@ -45,6 +49,26 @@ $(STAMP): pyproject.toml constraints.txt
 .PHONY: test
 test: setup  ## Run the tests
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS)
+
+.PHONY: test-browser
+test-browser: setup  ## Open the HTML report in a browser (needs chromium and chromium-driver)
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -m browser tests/browser
+
+.PHONY: test-interop
+test-interop: $(INTEROP_STAMP)  ## Run the tests inside DoWhy and EconML
+	$(ONE_THREAD) $(INTEROP_BIN)/python -m pytest -q tests/interop
+
+# An environment of its own, because DoWhy asks for an older SciPy than the package is tested with.
+$(INTEROP_STAMP): pyproject.toml constraints.txt constraints-interop.txt
+	@echo "setup: creating $(INTEROP_VENV) (a few minutes the first time)"
+	@test -x $(INTEROP_BIN)/python || $(PYTHON) -m venv $(INTEROP_VENV)
+	@{ grep -v '^scipy==' constraints.txt; cat constraints-interop.txt; } > $(INTEROP_VENV)/constraints.txt
+	@$(INTEROP_PIP) install $(PIP_FLAGS) --upgrade pip
+	@$(INTEROP_PIP) install $(PIP_FLAGS) torch==2.13.0 -c $(INTEROP_VENV)/constraints.txt
+	@$(INTEROP_PIP) install $(PIP_FLAGS) -e ".[interop]" pytest hypothesis -c $(INTEROP_VENV)/constraints.txt
+	@$(INTEROP_PIP) check
+	@touch $@
+	@echo "setup: done"
 
 .PHONY: lint
 lint: setup  ## Check style, types and the direction of imports

@@ -8,9 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dmliv.data import ActionSpec, FloatArray, OutcomeSpec, Table, TableSchema
+from dmliv.data import ActionSpec, FloatArray, OutcomeSpec, Table, TableSchema, TrainingData
 from dmliv.errors import InputError
+from dmliv.second_stage.averaged import AveragedModel
 from dmliv.second_stage.base import StructuralModel, action_vectors
+
+# Rows of the controls that stand for all of them: the mean over so many is exact to a few percent of the
+# spread that controls bring about, at the price of as many evaluations.
+_CONTROL_ROWS = 200
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,21 @@ class Counterfactual:
     outcome: OutcomeSpec
     action: ActionSpec
     context: TableSchema
+
+    @classmethod
+    def learned(cls, model: StructuralModel, data: TrainingData, *, seed: int = 0) -> Counterfactual:
+        """Return h in the units of the training data, on average over controls if there were any.
+
+        Controls are averaged over at most 200 training rows, drawn by ``seed`` and weighted as in training.
+        """
+        if data.controls is None:
+            return cls(model, data.outcome_spec, data.action_spec, data.context_schema)
+        used = np.flatnonzero(data.weight > 0)
+        rows = np.random.default_rng(seed).permutation(used)[:_CONTROL_ROWS]
+        controls = data.controls.of(data.context.take(rows))
+        weight = data.weight[rows] / data.weight[rows].sum()
+        averaged = AveragedModel(model, controls, weight, data.controls.columns.n_levels)
+        return cls(averaged, data.outcome_spec, data.action_spec, data.controls.context)
 
     def read_context(self, X: object, n_rows: int | None = None) -> Table:
         """Check and read contexts; ``X=None`` needs a model without context and a number of rows."""

@@ -12,6 +12,7 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 
+from dmliv.controls import Controls, joined
 from dmliv.errors import InputError, common_length, constant_column, listed, unknown_columns
 from dmliv.schema import Column, FloatArray, IntArray, Source, Table, TableSchema
 from dmliv.specs import ActionKind, ActionSpec, OutcomeSpec
@@ -27,7 +28,8 @@ class TrainingData:
     """What estimators work on: checked, standardised and encoded rows, and how to read more of them.
 
     Outcome and weight have shape (n,); the outcome is standardised, the weight has mean one. The action has
-    shape (n, d), standardised, or shape (n,), level codes. The context may have no columns.
+    shape (n, d), standardised, or shape (n,), level codes. The context may have no columns; with `controls`
+    its columns are those of X and then those of W.
     """
 
     outcome: FloatArray
@@ -39,6 +41,7 @@ class TrainingData:
     action_spec: ActionSpec
     instrument_schema: TableSchema
     context_schema: TableSchema
+    controls: Controls | None = None
 
     def __len__(self) -> int:
         return len(self.outcome)
@@ -68,6 +71,7 @@ def prepare(
     *,
     Z: object,
     X: object = None,
+    W: object = None,
     sample_weight: object = None,
     action_kind: ActionKind = "auto",
     min_rows: int = 2,
@@ -76,18 +80,20 @@ def prepare(
 
     Parameters
     ----------
-    Y, T, Z, X, sample_weight
-        Outcome, action, instrument, context and weights as frames, series, arrays or lists of n rows.
+    Y, T, Z, X, W, sample_weight
+        Outcome, action, instrument, context, controls and weights as frames, series, arrays or lists of n
+        rows.
     action_kind
         See `ActionSpec.learn`.
     min_rows
         The fewest rows the caller can work with.
     """
-    given = {"outcome": Y, "action": T, "instrument": Z, "context": X, "weight": sample_weight}
-    optional = ("context", "weight")
+    given = {"outcome": Y, "action": T, "instrument": Z, "context": X, "control": W, "weight": sample_weight}
+    optional = ("context", "control", "weight")
     sources = {role: Source.of(v, role) for role, v in given.items() if v is not None or role not in optional}
-    if "context" in sources and not sources["context"].columns:
-        del sources["context"]
+    for role in ("context", "control"):
+        if role in sources and not sources[role].columns:
+            del sources[role]
     n = common_length({role: source.n_rows for role, source in sources.items()})
     if n < min_rows:
         raise InputError(f"Expected at least {min_rows} rows, got {n}; pass more data.")
@@ -98,7 +104,14 @@ def prepare(
     context_schema = TableSchema.learn(sources.get("context"), "context")
     instrument = instrument_schema.read(sources["instrument"])
     context = context_schema.read(sources.get("context"), n)
-    _check_instrument(instrument_schema, instrument, context_schema, context, outcome)
+    controls = None
+    if "control" in sources:
+        learned = Controls.learn(context_schema, context, sources["control"])
+        if learned.columns.columns:
+            controls, context_schema = learned, learned.together
+            context = joined(context, learned.columns.read(sources["control"], n))
+    from_controls = () if controls is None else controls.columns.columns
+    _check_instrument(instrument_schema, instrument, context_schema, context, from_controls, outcome)
     outcome_spec = OutcomeSpec.learn(outcome, weight)
     return TrainingData(
         outcome=outcome_spec.to_model(outcome),
@@ -110,6 +123,7 @@ def prepare(
         action_spec=action_spec,
         instrument_schema=instrument_schema,
         context_schema=context_schema,
+        controls=controls,
     )
 
 
@@ -226,9 +240,14 @@ def _read_single(values: object, role: str, n_rows: int | None, advice: str) -> 
 
 
 def _check_instrument(
-    schema: TableSchema, table: Table, context_schema: TableSchema, context: Table, outcome: FloatArray
+    schema: TableSchema,
+    table: Table,
+    context_schema: TableSchema,
+    context: Table,
+    controls: Sequence[Column],
+    outcome: FloatArray,
 ) -> None:
-    """Refuse instruments that are constant, the outcome, or part of the context."""
+    """Refuse instruments that are constant, the outcome, or part of the context; `controls` is its W."""
     named = schema.named and context_schema.named
     for column, values in schema.pairs(table):
         if np.all(values == values[0]):
@@ -242,9 +261,11 @@ def _check_instrument(
             # Comparing one row first keeps contexts of thousands of pixels cheap.
             alike = column.levels == other.levels and values[0] == other_values[0]
             if (named and column.name == other.name) or (alike and np.array_equal(values, other_values)):
+                argument = "W" if other in controls else "X"
                 raise InputError(
                     f"Expected instruments apart from the context, got {column.name!r} in Z, equal to "
-                    f"{other.name!r} in X; drop it from Z, contexts already are instruments for themselves."
+                    f"{other.name!r} in {argument}; drop it from Z, contexts already are instruments for "
+                    "themselves."
                 )
 
 

@@ -1,4 +1,4 @@
-"""The shell commands for models of one's own tables: fit, effect, recommend."""
+"""The shell commands for models of one's own tables: fit, effect, recommend, report."""
 
 from __future__ import annotations
 
@@ -213,7 +213,87 @@ def recommend(
         console.print(f"Recommendations: {output}", soft_wrap=True, markup=False)
 
 
-COMMANDS = (fit, effect, recommend)
+def report(
+    model: ModelArgument,
+    data: Annotated[
+        Path | None,
+        typer.Argument(help="CSV or Parquet file: the training table, or any with the same columns."),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path("report.html"),
+    outcome: Annotated[str | None, typer.Option(help="Column with the outcome, if the file has it.")] = None,
+    instrument: Annotated[
+        list[str] | None,
+        typer.Option(help="Column with an instrument; by default those of the model that the file has."),
+    ] = None,
+    actions: Annotated[
+        str | None,
+        typer.Option(help="Actions to recommend, as for recommend; by default those usual in the file."),
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Draws rows where there are many.")] = 0,
+    drop_missing: Annotated[
+        bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")
+    ] = False,
+    delimiter: DelimiterOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Write what a model says about a table as one HTML page, with a panel to try contexts."""
+    del config
+    from rich.console import Console
+
+    from dmliv import tables
+    from dmliv.persistence import load
+    from dmliv.progress import BarProgress
+    from dmliv.report import write_report
+
+    _require_place(output)
+    estimator = load(model)
+    spec, schema = estimator.counterfactual_.action, estimator.counterfactual_.context
+    if not spec.named or (schema.columns and not schema.named):
+        raise InputError(
+            "Expected a model of named columns, as dmliv fit saves it, got one of arrays; call "
+            "dmliv.report.write_report with the arrays."
+        )
+    if data is None:
+        raise InputError(
+            f"Expected a file with the columns {listed((*spec.names, *schema.input_order))}, got none, and a "
+            f"model file holds no table; pass the training table, say: dmliv report {model} data.csv."
+        )
+    offered = None if actions is None else read_actions(actions, spec)
+    learned = getattr(estimator, "_instrument_schema", None)
+    if instrument is None and learned is not None and learned.named:
+        available = set(tables.column_names(data, delimiter))
+        instrument = list(learned.input_order) if available.issuperset(learned.input_order) else None
+    roles = {
+        "outcome": [outcome] if outcome else [],
+        "action": list(spec.names),
+        "instrument": list(instrument or ()),
+        "context": list(schema.input_order),
+    }
+    table = tables.read_columns(data, roles, delimiter=delimiter)
+    console = Console(highlight=False)
+    if drop_missing:
+        table, dropped = tables.drop_missing(table)
+        console.print(f"{dropped:,} rows with missing values left out.")
+    _require_rows(len(table))
+    contents = write_report(
+        estimator,
+        output,
+        T=table.select(roles["action"]),
+        X=table.select(roles["context"]) if roles["context"] else None,
+        Y=table.column(outcome) if outcome else None,
+        Z=table.select(roles["instrument"]) if instrument else None,
+        actions=offered,
+        title=title,
+        outcome_name=outcome or "outcome",
+        seed=seed,
+        progress=BarProgress(),
+    )
+    _warn(contents.cautions)
+    console.print(f"Report: {output}", soft_wrap=True, markup=False)
+
+
+COMMANDS = (fit, effect, recommend, report)
 
 
 def _read_contexts(

@@ -22,7 +22,14 @@ from dmliv.errors import InputError, listed, unknown_columns, unseen_levels, uns
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-_ARGUMENTS = {"outcome": "Y", "action": "T", "instrument": "Z", "context": "X", "weight": "sample_weight"}
+_ARGUMENTS = {
+    "outcome": "Y",
+    "action": "T",
+    "instrument": "Z",
+    "context": "X",
+    "control": "W",
+    "weight": "sample_weight",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +201,7 @@ class TableSchema:
     Parameters
     ----------
     role
-        "instrument" or "context"; used in messages.
+        "instrument", "context" or "control"; used in messages.
     columns
         In canonical order: sorted by name when the training input had names, so that a fit does not depend
         on the order of a frame's columns; else as given.

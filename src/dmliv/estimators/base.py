@@ -91,8 +91,8 @@ class CounterfactualEstimator(BaseEstimator):  # type: ignore[misc]
 
         The file holds parameters and everything that was learned, but not the training data. (Kernels keep
         the rows that are their landmarks; a first stage keeps its predictions for every row and some rows of
-        the instrument.) It is written as a whole or not at all; an older file of that name stays until the
-        new one is complete.
+        the instrument; models with controls keep up to 200 rows of these.) It is written as a whole or not at
+        all; an older file of that name stays until the new one is complete.
 
         Parameters
         ----------

@@ -210,7 +210,16 @@ class DeepGMM(CounterfactualEstimator):
         self.device = device
         self.verbose = verbose
 
-    def fit(self, Y: object, T: object, *, Z: object, X: object = None, sample_weight: object = None) -> Self:
+    def fit(
+        self,
+        Y: object,
+        T: object,
+        *,
+        Z: object,
+        X: object = None,
+        W: object = None,
+        sample_weight: object = None,
+    ) -> Self:
         """Learn h from outcome, action, instrument and context.
 
         Takes what :meth:`dmliv.DMLIV.fit` takes. Rows of weight zero are left out.
@@ -223,7 +232,9 @@ class DeepGMM(CounterfactualEstimator):
             If no configuration stays finite. The estimator is left as it was.
         """
         kind = self.action_kind
-        data = prepare(Y, T, Z=Z, X=X, sample_weight=sample_weight, action_kind=kind, min_rows=_FEWEST_ROWS)
+        data = prepare(
+            Y, T, Z=Z, X=X, W=W, sample_weight=sample_weight, action_kind=kind, min_rows=_FEWEST_ROWS
+        )
         data = data.with_positive_weight(_FEWEST_ROWS)
         settings = self._settings()
         device = resolve_device(self.device)
@@ -267,9 +278,7 @@ class DeepGMM(CounterfactualEstimator):
         self.scores_, self.checkpoint_epochs_ = scores, stored.epochs
         self.learning_rate_ = learning_rate
         self.structural_model_ = fitted
-        self.counterfactual_ = Counterfactual(
-            fitted, data.outcome_spec, data.action_spec, data.context_schema
-        )
+        self.counterfactual_ = Counterfactual.learned(fitted, data, seed=seed)
         return self
 
     def _players(

@@ -145,7 +145,16 @@ class DFIV(CounterfactualEstimator):
         self.device = device
         self.verbose = verbose
 
-    def fit(self, Y: object, T: object, *, Z: object, X: object = None, sample_weight: object = None) -> Self:
+    def fit(
+        self,
+        Y: object,
+        T: object,
+        *,
+        Z: object,
+        X: object = None,
+        W: object = None,
+        sample_weight: object = None,
+    ) -> Self:
         """Learn h from outcome, action, instrument and context.
 
         Takes what :meth:`dmliv.DMLIV.fit` takes. Rows of weight zero are left out.
@@ -159,7 +168,9 @@ class DFIV(CounterfactualEstimator):
         """
         self._check_parameters()
         kind = self.action_kind
-        data = prepare(Y, T, Z=Z, X=X, sample_weight=sample_weight, action_kind=kind, min_rows=_FEWEST_ROWS)
+        data = prepare(
+            Y, T, Z=Z, X=X, W=W, sample_weight=sample_weight, action_kind=kind, min_rows=_FEWEST_ROWS
+        )
         data = data.with_positive_weight(_FEWEST_ROWS)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         generator = np.random.default_rng(seed)
@@ -190,7 +201,7 @@ class DFIV(CounterfactualEstimator):
         model = FeatureModel(reader, tuple(fits[chosen]), losses)
         # Everything is ready: only now does the estimator change.
         self.structural_model_ = model
-        self.counterfactual_ = Counterfactual(model, data.outcome_spec, data.action_spec, data.context_schema)
+        self.counterfactual_ = Counterfactual.learned(model, data, seed=seed)
         return self
 
     def _read(self, data: TrainingData, device: torch.device) -> tuple[ColumnReader, FeatureRows]:

@@ -126,7 +126,16 @@ class KernelIV(CounterfactualEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, Y: object, T: object, *, Z: object, X: object = None, sample_weight: object = None) -> Self:
+    def fit(
+        self,
+        Y: object,
+        T: object,
+        *,
+        Z: object,
+        X: object = None,
+        W: object = None,
+        sample_weight: object = None,
+    ) -> Self:
         """Learn h from outcome, action, instrument and context.
 
         Takes what :meth:`dmliv.DMLIV.fit` takes. Rows of weight zero are left out.
@@ -141,7 +150,9 @@ class KernelIV(CounterfactualEstimator):
         first_penalties = _penalties("first_penalties", self.first_penalties, default)
         second_penalties = _penalties("second_penalties", self.second_penalties, default)
         kind = self.action_kind
-        data = prepare(Y, T, Z=Z, X=X, sample_weight=sample_weight, action_kind=kind, min_rows=_FEWEST_ROWS)
+        data = prepare(
+            Y, T, Z=Z, X=X, W=W, sample_weight=sample_weight, action_kind=kind, min_rows=_FEWEST_ROWS
+        )
         data = data.with_positive_weight(_FEWEST_ROWS)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         generator, progress = np.random.default_rng(seed), progress_for(self.verbose)
@@ -172,7 +183,7 @@ class KernelIV(CounterfactualEstimator):
         self.first_penalty_, self.second_penalty_ = solution.first_penalty, solution.second_penalty
         self.first_stage_errors_, self.second_stage_errors_ = solution.first_errors, solution.second_errors
         self.structural_model_ = model
-        self.counterfactual_ = Counterfactual(model, data.outcome_spec, data.action_spec, data.context_schema)
+        self.counterfactual_ = Counterfactual.learned(model, data, seed=seed)
         return self
 
     def _choose_features(

@@ -205,7 +205,16 @@ class TwoStageLeastSquares(CounterfactualEstimator):
         self.covariance = covariance
         self.action_kind = action_kind
 
-    def fit(self, Y: object, T: object, *, Z: object, X: object = None, sample_weight: object = None) -> Self:
+    def fit(
+        self,
+        Y: object,
+        T: object,
+        *,
+        Z: object,
+        X: object = None,
+        W: object = None,
+        sample_weight: object = None,
+    ) -> Self:
         """Estimate the coefficients.
 
         Takes what :meth:`dmliv.DMLIV.fit` takes. Weights are inversely proportional to the error variances;
@@ -217,7 +226,7 @@ class TwoStageLeastSquares(CounterfactualEstimator):
             If the data cannot be used, or the instruments do not identify the features.
         """
         self._check_parameters()
-        data = prepare(Y, T, Z=Z, X=X, sample_weight=sample_weight, action_kind=self.action_kind)
+        data = prepare(Y, T, Z=Z, X=X, W=W, sample_weight=sample_weight, action_kind=self.action_kind)
         used = np.flatnonzero(data.weight > 0)
         spec, schema = data.action_spec, data.context_schema
         context = _context_columns(schema, data.context)[used]
@@ -268,7 +277,7 @@ class TwoStageLeastSquares(CounterfactualEstimator):
         self.std_errors_ = np.sqrt(np.diag(cov))
         self.first_stage_f_ = dict(zip(endogenous_names, partial_f.tolist(), strict=True))
         self.structural_model_ = model
-        self.counterfactual_ = Counterfactual(model, data.outcome_spec, spec, schema)
+        self.counterfactual_ = Counterfactual.learned(model, data)
         return self
 
     def _check_parameters(self) -> None:

@@ -8,8 +8,18 @@ import numpy as np
 from joblib import effective_n_jobs
 from sklearn.utils import check_random_state
 
+from dmliv.controls import Controls
 from dmliv.counterfactual import Counterfactual
-from dmliv.data import ActionKind, FloatArray, IntArray, TrainingData, prepare, read_outcome, read_weight
+from dmliv.data import (
+    ActionKind,
+    FloatArray,
+    IntArray,
+    Table,
+    TrainingData,
+    prepare,
+    read_outcome,
+    read_weight,
+)
 from dmliv.errors import InputError
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.first_stage.base import Exogenous, Runtime
@@ -50,6 +60,8 @@ class TwoStageIV(CounterfactualEstimator):
     first_stage_: FirstStage
     structural_model_: StructuralModel
     nuisance_losses_: dict[str, float]
+    _controls: Controls | None = None
+    _control_sample: Table | None = None
 
     def __init__(
         self,
@@ -70,7 +82,16 @@ class TwoStageIV(CounterfactualEstimator):
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def fit(self, Y: object, T: object, *, Z: object, X: object = None, sample_weight: object = None) -> Self:
+    def fit(
+        self,
+        Y: object,
+        T: object,
+        *,
+        Z: object,
+        X: object = None,
+        W: object = None,
+        sample_weight: object = None,
+    ) -> Self:
         """Learn h from outcome, action, instrument and context.
 
         Parameters
@@ -83,6 +104,9 @@ class TwoStageIV(CounterfactualEstimator):
             Instrument: moves the action, and reaches the outcome through the action only.
         X : array-like or frame, shape (n, d_X), optional
             Context.
+        W : array-like or frame, shape (n, d_W), optional
+            Controls: part of the context while learning; afterwards only ``X`` is asked for, and answers are
+            the mean over at most 200 training rows of ``W``. Columns that are in ``X`` as well count once.
         sample_weight : array-like, shape (n,), optional
             Non-negative row weights.
 
@@ -104,6 +128,7 @@ class TwoStageIV(CounterfactualEstimator):
             T,
             Z=Z,
             X=X,
+            W=W,
             sample_weight=sample_weight,
             action_kind=self.action_kind,
             min_rows=max(_FEWEST_ROWS, 2 * self.n_folds),
@@ -132,16 +157,26 @@ class TwoStageIV(CounterfactualEstimator):
             model = learners.structural.fit(data, first_stage, seed=second_seed, runtime=runtime)
             losses = nuisance_losses(data, first_stage)
         # Everything is ready: only now does the estimator change.
+        some = _some_rows(data, second_seed)
         self._instrument_schema = data.instrument_schema
-        self._instrument_sample = data.instrument.take(_some_rows(data, second_seed))
+        self._instrument_sample = data.instrument.take(some)
+        self._controls = data.controls
+        self._control_sample = None if data.controls is None else data.controls.of(data.context.take(some))
         self.first_stage_ = first_stage
         self.structural_model_ = model
         self.nuisance_losses_ = losses
-        self.counterfactual_ = _counterfactual(model, data)
+        self.counterfactual_ = Counterfactual.learned(model, data, seed=second_seed)
         return self
 
     def score(
-        self, Y: object, T: object = None, *, Z: object, X: object = None, sample_weight: object = None
+        self,
+        Y: object,
+        T: object = None,
+        *,
+        Z: object,
+        X: object = None,
+        W: object = None,
+        sample_weight: object = None,
     ) -> float:
         """Return how much of the outcome's variance the projection of h explains on these rows.
 
@@ -154,7 +189,8 @@ class TwoStageIV(CounterfactualEstimator):
         Y : array-like, shape (n,)
         T : ignored
             Accepted so that the call looks like ``fit``.
-        Z, X : array-like or frame
+        Z, X, W : array-like or frame
+            As in ``fit``: controls are asked for here, because the law of the action depends on them.
         sample_weight : array-like, shape (n,), optional
 
         Returns
@@ -169,9 +205,8 @@ class TwoStageIV(CounterfactualEstimator):
                 f"Expected outcomes that vary to score on, got {len(outcome)} rows with at most one value."
             )
         weight = read_weight(sample_weight, len(outcome))
-        exogenous = Exogenous(
-            fitted.context.read(X, len(outcome)), self._instrument_schema.read(Z, len(outcome))
-        )
+        context = self._read_context(X, W, len(outcome))
+        exogenous = Exogenous(context, self._instrument_schema.read(Z, len(outcome)))
         with single_thread():
             projected = projected_outcome(self.structural_model_, self.first_stage_, exogenous)
         errors: FloatArray = outcome - np.asarray(fitted.outcome.to_user(projected))
@@ -179,17 +214,19 @@ class TwoStageIV(CounterfactualEstimator):
         return float(1.0 - np.average(errors**2, weights=weight) / np.average(centred**2, weights=weight))
 
     def _action_support(self) -> ActionSupport:
-        return LawSupport(self.first_stage_, self._instrument_sample)
+        return LawSupport(self.first_stage_, self._instrument_sample, self._control_sample)
+
+    def _read_context(self, X: object, W: object, n_rows: int) -> Table:
+        """Read what the first stage knows as the context: X, and W where there were controls."""
+        if self._controls is not None:
+            return self._controls.read(X, W, n_rows)
+        return self._fitted().read_context(X, n_rows)
 
 
 def _some_rows(data: TrainingData, seed: int) -> IntArray:
     """Return rows that stand for the instrument's distribution."""
     used = np.flatnonzero(data.weight > 0)
     return np.random.default_rng(seed).permutation(used)[:_SUPPORT_INSTRUMENTS]
-
-
-def _counterfactual(model: StructuralModel, data: TrainingData) -> Counterfactual:
-    return Counterfactual(model, data.outcome_spec, data.action_spec, data.context_schema)
 
 
 class DMLIV(TwoStageIV):

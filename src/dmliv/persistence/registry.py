@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dmliv import counterfactual, kernels, learners, schema, specs
+from dmliv import controls, counterfactual, kernels, learners, schema, specs
 from dmliv.estimators import deep_gmm, least_squares
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.estimators.deep_gmm import DeepGMM
@@ -31,6 +31,7 @@ from dmliv.nets.feature_maps import FeatureMap, Layer
 from dmliv.nets.images import ImageFront
 from dmliv.nets.stacked import StackedMLP
 from dmliv.second_stage import (
+    averaged,
     boosting,
     coefficients,
     ensemble,
@@ -54,6 +55,7 @@ MODULES_WITH_DATA: Final = (
     # Columns, units, and the fitted h.
     schema,
     specs,
+    controls,
     counterfactual,
     # Networks.
     encoding,
@@ -70,6 +72,7 @@ MODULES_WITH_DATA: Final = (
     networks,
     regressors,
     # Second stage.
+    averaged,
     boosting,
     coefficients,
     ensemble,

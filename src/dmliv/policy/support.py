@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from dmliv.controls import joined
 from dmliv.data import FloatArray, Table
 from dmliv.first_stage.base import Exogenous
 from dmliv.first_stage.crossfit import FirstStage
@@ -43,10 +44,13 @@ class LawSupport:
     first_stage : FirstStage
     instruments : Table
         Rows of the instrument to average over.
+    controls : Table or None
+        Controls of the same rows, where the first stage learned from some.
     """
 
     first_stage: FirstStage
     instruments: Table
+    controls: Table | None = None
 
     def probability(self, context: Table, actions: FloatArray) -> FloatArray:
         """Return the probability of every action in every context."""
@@ -54,10 +58,11 @@ class LawSupport:
         actions = np.broadcast_to(actions, (n_rows, *actions.shape[-2:]))
         if not n_rows:
             return np.empty(actions.shape[:2])
-        exogenous = Exogenous(
-            context.take(np.repeat(np.arange(n_rows), n_instruments)),
-            self.instruments.take(np.tile(np.arange(n_instruments), n_rows)),
-        )
+        asking = np.tile(np.arange(n_instruments), n_rows)
+        repeated = context.take(np.repeat(np.arange(n_rows), n_instruments))
+        if self.controls is not None:
+            repeated = joined(repeated, self.controls.take(asking))
+        exogenous = Exogenous(repeated, self.instruments.take(asking))
         # Each instrument asks one of the fold models, so that all of them have a say at the price of one.
         folds = self.first_stage.fold_members
         asked = np.tile(np.asarray(folds)[np.arange(n_instruments) % len(folds)], n_rows)

@@ -1,0 +1,210 @@
+"""What a report says: numbers and words, gathered once and never changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dmliv.data import Column, FloatArray, IntArray
+from dmliv.instrument_strength import InstrumentStrength
+from dmliv.policy.tree import PolicyTree
+from dmliv.report.panel_grid import PanelGrid
+
+
+@dataclass(frozen=True)
+class RoleRow:
+    """A column of the data: its role, its name, and how it was read, in words."""
+
+    role: str
+    name: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A line of a table: what was measured, and the number in words."""
+
+    label: str
+    value: str
+
+
+@dataclass(frozen=True, eq=False)
+class ActionAxis:
+    """One column of the action, moved while all other columns stay at their medians.
+
+    Attributes
+    ----------
+    name : str
+    grid : ndarray, shape (m,)
+        In the user's units; for labels their numbers from 0.
+    labels : tuple of str
+        Of a discrete action; empty for a continuous one.
+    vectors : ndarray, shape (m, d)
+        The whole action at each point of the grid, in model units.
+    allowed : ndarray of bool, shape (m,)
+        Which points a recommendation may name.
+    observed : ndarray, shape (n,)
+        The column in the rows of the report, in units of the grid.
+    low, high : float
+        Between them lie 98 % of the observed actions.
+    start, end : ndarray, shape (d,)
+        The two actions, in model units, whose difference is called the effect.
+    start_words, end_words : str
+    """
+
+    name: str
+    grid: FloatArray
+    labels: tuple[str, ...]
+    vectors: FloatArray
+    allowed: npt.NDArray[np.bool_]
+    observed: FloatArray
+    low: float
+    high: float
+    start: FloatArray
+    end: FloatArray
+    start_words: str
+    end_words: str
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """The expected outcome against an action in one context.
+
+    Attributes
+    ----------
+    title, caption : str
+        Which context it is, and what it looks like.
+    outcome : ndarray, shape (m,)
+        At the points of the axis.
+    lower, upper : ndarray, shape (m,), or None
+        Bounds of a band around the curve, where there are any.
+    """
+
+    title: str
+    caption: str
+    outcome: FloatArray
+    lower: FloatArray | None = None
+    upper: FloatArray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ContextColumn:
+    """A column of the context in the rows of the report.
+
+    Attributes
+    ----------
+    column : Column
+    values : ndarray, shape (n,)
+        Numbers, or codes of levels.
+    share : float
+        Share of the variance of the effect that groups of this column alone explain.
+    """
+
+    column: Column
+    values: FloatArray | IntArray
+    share: float
+
+
+@dataclass(frozen=True, eq=False)
+class ActionSection:
+    """What is said of one action column.
+
+    Attributes
+    ----------
+    axis : ActionAxis
+    curves : tuple of Curve
+    effects : ndarray, shape (n,)
+        Of moving the action from the start to the end of the axis.
+    columns : tuple of ContextColumn
+        Those along which the effect differs most come first.
+    recommended : ndarray, shape (n,)
+        In units of the grid.
+    """
+
+    axis: ActionAxis
+    curves: tuple[Curve, ...]
+    effects: FloatArray
+    columns: tuple[ContextColumn, ...]
+    recommended: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class PolicySummary:
+    """What following the recommendations is worth, by the model, and how far they stray.
+
+    Attributes
+    ----------
+    value, today_value, average_value, constant_value : float
+        Estimated mean outcome: of the recommendations, of the actions in the data, of the average action (of
+        labels the most common one) for every row, and of the best single action.
+    average_name, average_action, constant_action : str
+        What the third is called, and the actions themselves.
+    observed_outcome : float or None
+        Mean of the outcomes in the data.
+    offered : str
+        The actions to choose from, in words.
+    outside_share : float
+        Share of rows whose recommendation lies outside the observed range of the action.
+    edge_share : float or None
+        Share at the edge of what was offered; None for labels.
+    support : ndarray, shape (n,), or None
+        Probability of such an action under the estimated action law; None where no law was estimated.
+    least_support : float
+        Below it an action counts as hardly ever seen.
+    """
+
+    value: float
+    today_value: float
+    average_value: float
+    constant_value: float
+    average_name: str
+    average_action: str
+    constant_action: str
+    observed_outcome: float | None
+    offered: str
+    outside_share: float
+    edge_share: float | None
+    support: FloatArray | None
+    least_support: float
+
+
+@dataclass(frozen=True, eq=False)
+class ReportContents:
+    """Everything a report says.
+
+    Attributes
+    ----------
+    title, method, outcome_name : str
+    n_rows, n_used : int
+        Rows of the table, and those that the numbers rest on.
+    roles : tuple of RoleRow
+    first_stage, settings : tuple of Fact
+        How well the first stage fits, and what the learners chose.
+    strength : InstrumentStrength or None
+        None when the table has no instrument.
+    cautions : tuple of str
+        What speaks against relying on the report.
+    sections : tuple of ActionSection
+    policy : PolicySummary
+    tree : PolicyTree or None
+        None for a model without context.
+    panel : PanelGrid or None
+        None when there is no context to choose.
+    """
+
+    title: str
+    method: str
+    outcome_name: str
+    n_rows: int
+    n_used: int
+    roles: tuple[RoleRow, ...]
+    first_stage: tuple[Fact, ...]
+    settings: tuple[Fact, ...]
+    strength: InstrumentStrength | None
+    cautions: tuple[str, ...]
+    sections: tuple[ActionSection, ...]
+    policy: PolicySummary
+    tree: PolicyTree | None
+    panel: PanelGrid | None

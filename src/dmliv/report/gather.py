@@ -1,0 +1,291 @@
+"""Gathers what a report says from a fitted estimator and a table; it trains nothing and draws nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dmliv.counterfactual import Counterfactual
+from dmliv.data import FloatArray, IntArray, Table, TableSchema, TrainingData, read_outcome
+from dmliv.errors import InputError
+from dmliv.estimators.base import CounterfactualEstimator
+from dmliv.instrument_strength import InstrumentStrength, instrument_strength
+from dmliv.policy.decisions import Decisions
+from dmliv.policy.spaces import Box, Interval
+from dmliv.progress import ProgressReporter, SilentProgress
+from dmliv.report.action_axes import action_axes, default_actions
+from dmliv.report.contents import (
+    ActionAxis,
+    ActionSection,
+    ContextColumn,
+    Curve,
+    PolicySummary,
+    ReportContents,
+)
+from dmliv.report.heterogeneity import explained_share
+from dmliv.report.panel_grid import design_panel
+from dmliv.report.words import (
+    RARE,
+    USUAL,
+    cautions,
+    columns_read,
+    first_stage_facts,
+    row_words,
+    settings_chosen,
+)
+
+# More rows would change no picture, and would make people wait.
+MOST_ROWS = 2000
+_MOST_CURVE_ROWS = 500
+_MOST_CONSTANTS = 200
+_TREE_ANSWERS = 21
+# Effects that differ by less than this part of the outcome are one effect.
+_ROUNDING = 1e-9
+_SHOWN_EFFECTS = ((0.1, "A low effect"), (0.5, "A middling effect"), (0.9, "A high effect"))
+
+
+def gather(
+    estimator: CounterfactualEstimator,
+    *,
+    T: object,
+    X: object = None,
+    Y: object = None,
+    Z: object = None,
+    actions: object = None,
+    title: str | None = None,
+    outcome_name: str = "outcome",
+    seed: int = 0,
+    progress: ProgressReporter | None = None,
+) -> ReportContents:
+    """Gather everything a report says.
+
+    Parameters
+    ----------
+    estimator, T, X, Y, Z, actions, title, outcome_name, seed, progress
+        As for :func:`dmliv.report.write_report`.
+
+    Returns
+    -------
+    ReportContents
+    """
+    fitted = estimator._fitted()
+    action_read = fitted.action.read(T)
+    n_rows = len(action_read)
+    if not n_rows:
+        raise InputError("Expected at least one row to report on, got none; pass the training table, say.")
+    everything = fitted.read_context(X, n_rows)
+    outcome = None if Y is None else read_outcome(Y, n_rows)
+    rows = np.sort(np.random.default_rng(seed).permutation(n_rows)[:MOST_ROWS])
+    context, action = everything.take(rows), action_read[rows]
+    with (progress or SilentProgress()).stage("report", 5) as advance:
+        strength, instruments = _strength(estimator, everything, action_read, Z, seed)
+        advance()
+        axes = action_axes(fitted, action, actions)
+        offered = default_actions(axes, fitted.action, action) if actions is None else actions
+        decisions, at_edge = _decide(estimator, offered, context, fitted)
+        advance()
+        sections = tuple(_section(fitted, axis, context, decisions, seed) for axis in axes)
+        advance()
+        chosen = estimator.policy(offered)
+        tree = (
+            chosen.tree(_as_input(fitted, context), max_actions=_TREE_ANSWERS)
+            if fitted.context.columns
+            else None
+        )
+        summary = _summary(
+            fitted, chosen.candidates, offered, context, action, outcome, decisions, at_edge, axes
+        )
+        advance()
+        panel = design_panel(
+            fitted,
+            context,
+            [each.column for each in sections[0].columns],
+            [axis.vectors for axis in axes],
+            axes[0].allowed,
+            seed,
+        )
+        advance()
+    method = type(estimator).__name__
+    return ReportContents(
+        title=title or _title(fitted, outcome_name),
+        method=method,
+        outcome_name=outcome_name,
+        n_rows=n_rows,
+        n_used=len(rows),
+        roles=columns_read(fitted, outcome_name, outcome, action_read, everything, instruments),
+        first_stage=first_stage_facts(estimator),
+        settings=settings_chosen(estimator),
+        strength=strength,
+        cautions=cautions(strength, n_rows, summary, getattr(estimator, "nuisance_losses_", {})),
+        sections=sections,
+        policy=summary,
+        tree=tree,
+        panel=panel,
+    )
+
+
+def _title(fitted: Counterfactual, outcome_name: str) -> str:
+    names = fitted.action.names if fitted.action.named else ("the action",)
+    target = "the outcome" if outcome_name == "outcome" else outcome_name
+    return f"What {' and '.join(names)} {'does' if len(names) == 1 else 'do'} to {target}"
+
+
+def _strength(
+    estimator: CounterfactualEstimator,
+    context: Table,
+    action: FloatArray | IntArray,
+    Z: object,
+    seed: int,
+) -> tuple[InstrumentStrength | None, tuple[TableSchema, Table] | None]:
+    """Measure the instrument, where the table has one."""
+    if Z is None:
+        return None, None
+    fitted = estimator._fitted()
+    schema = getattr(estimator, "_instrument_schema", None) or TableSchema.learn(Z, "instrument")
+    table = schema.read(Z, len(context))
+    nothing = np.zeros(len(context))
+    data = TrainingData(
+        # The strength is about the action alone: no outcome is looked at.
+        outcome=nothing,
+        action=action,
+        instrument=table,
+        context=context,
+        weight=nothing + 1.0,
+        outcome_spec=fitted.outcome,
+        action_spec=fitted.action,
+        instrument_schema=schema,
+        context_schema=fitted.context,
+    )
+    return instrument_strength(data, seed=seed), (schema, table)
+
+
+def _as_input(fitted: Counterfactual, context: Table) -> Any:
+    """Return rows that were read as a user would pass them, for verbs that read rows themselves."""
+    if not fitted.context.columns:
+        return None
+    found: dict[str, Any] = {}
+    for column, values in fitted.context.pairs(context):
+        found[column.name] = (
+            values
+            if column.kind == "numeric"
+            else np.array(column.levels, dtype=object)[values.astype(np.int64)]
+        )
+    return pa.table({name: pa.array(found[name]) for name in fitted.context.input_order})
+
+
+def _decide(
+    estimator: CounterfactualEstimator, offered: object, context: Table, fitted: Counterfactual
+) -> tuple[Decisions, npt.NDArray[np.bool_] | None]:
+    """Return the recommendations with their support where it is known, and which lie at an edge."""
+    policy = estimator.policy(offered)
+    decisions = policy.decide(_as_input(fitted, context))
+    support = estimator._action_support()
+    if support is not None:
+        # Of the chosen actions alone: of all candidates it would take long where there are several columns.
+        vectors = fitted.read_action(decisions.action, len(decisions))
+        decisions = replace(decisions, support=support.probability(context, vectors[:, None, :])[:, 0])
+    if fitted.action.kind == "discrete":
+        return decisions, None
+    choices, chosen = (np.reshape(each, (len(each), -1)) for each in (policy.candidates, decisions.action))
+    low, high = choices.min(axis=0), choices.max(axis=0)
+    return decisions, decisions.at_edge | ((chosen <= low) | (chosen >= high)).any(axis=1)
+
+
+def _section(
+    fitted: Counterfactual, axis: ActionAxis, context: Table, decisions: Decisions, seed: int
+) -> ActionSection:
+    moved = fitted.value_grid(context, np.stack([axis.start, axis.end]))
+    effects = moved[:, 1] - moved[:, 0]
+    if np.ptp(effects) <= _ROUNDING * np.abs(moved).max():
+        effects = np.full(len(effects), effects.mean())
+    level = moved.mean(axis=1)
+    pairs = list(fitted.context.pairs(context))
+    # Where the effect is the same everywhere, columns still differ in what they do to the outcome.
+    ranked = effects if np.ptp(effects) > 0.0 else level
+    ranks = [explained_share(column, values, ranked) for column, values in pairs]
+    order = np.argsort(-np.array(ranks), kind="stable")
+    columns = tuple(
+        ContextColumn(column, values, explained_share(column, values, effects))
+        for column, values in (pairs[position] for position in order)
+    )
+    some = np.random.default_rng(seed).permutation(len(context))[:_MOST_CURVE_ROWS]
+    average = fitted.value_grid(context.take(np.sort(some)), axis.vectors).mean(axis=0)
+    curves = [Curve("Average", f"mean over {len(some):,} rows", average)]
+    if columns:
+        for share, words in _SHOWN_EFFECTS:
+            row = int(np.abs(effects - np.quantile(effects, share)).argmin())
+            outcome = fitted.value_grid(context.take(np.array([row])), axis.vectors)[0]
+            curves.append(Curve(words, row_words(columns, row), outcome))
+    return ActionSection(axis, tuple(curves), effects, columns, _on_axis(fitted, axis, decisions))
+
+
+def _on_axis(fitted: Counterfactual, axis: ActionAxis, decisions: Decisions) -> FloatArray:
+    """Return recommendations in units of an axis, shape (n,)."""
+    if fitted.action.kind == "discrete":
+        return np.asarray(fitted.action.read(decisions.action), dtype=np.float64)
+    place = fitted.action.names.index(axis.name)
+    return np.asarray(decisions.action.reshape(len(decisions), -1)[:, place], dtype=np.float64)
+
+
+def _summary(
+    fitted: Counterfactual,
+    candidates: Any,
+    offered: object,
+    context: Table,
+    action: FloatArray | IntArray,
+    outcome: FloatArray | None,
+    decisions: Decisions,
+    at_edge: npt.NDArray[np.bool_] | None,
+    axes: tuple[ActionAxis, ...],
+) -> PolicySummary:
+    vectors = fitted.read_action(fitted.action.to_user(action))
+    if fitted.action.kind == "discrete":
+        common = int(np.bincount(action.astype(np.int64)).argmax())
+        average, average_words = (
+            np.eye(len(fitted.action.levels))[[common]],
+            str(fitted.action.levels[common]),
+        )
+        range_words = ", ".join(str(each) for each in candidates)
+        seen = np.unique(axes[0].observed)
+        outside = ~np.isin(_on_axis(fitted, axes[0], decisions), seen)
+    else:
+        average = vectors.mean(axis=0, keepdims=True)
+        average_words = _numbers(fitted.action_to_user(average)[0])
+        low, high = (
+            np.reshape(candidates, (len(candidates), -1)).min(0),
+            np.reshape(candidates, (len(candidates), -1)).max(0),
+        )
+        kind = "anything from" if isinstance(offered, (Interval, Box)) else f"{len(candidates)} actions from"
+        range_words = f"{kind} {_numbers(low)} to {_numbers(high)}"
+        chosen = decisions.action.reshape(len(decisions), -1)
+        taken = np.asarray(fitted.action.to_user(np.asarray(action, dtype=np.float64))).reshape(
+            len(chosen), -1
+        )
+        outside = ((chosen < taken.min(axis=0)) | (chosen > taken.max(axis=0))).any(axis=1)
+    kept = np.unique(np.linspace(0, len(candidates) - 1, _MOST_CONSTANTS).astype(np.int64))
+    constants = fitted.value_grid(context, fitted.read_action(candidates[kept])).mean(axis=0)
+    best = candidates[kept[int(constants.argmax())]]
+    today = fitted.outcome.to_user(fitted.model.predict(context, vectors))
+    return PolicySummary(
+        value=float(decisions.value.mean()),
+        today_value=float(np.mean(today)),
+        average_value=float(fitted.value_grid(context, average).mean()),
+        constant_value=float(constants.max()),
+        average_name="most common action" if fitted.action.kind == "discrete" else "average action",
+        average_action=average_words,
+        constant_action=str(best) if fitted.action.kind == "discrete" else _numbers(best),
+        observed_outcome=None if outcome is None else float(outcome.mean()),
+        offered=range_words,
+        outside_share=float(outside.mean()),
+        edge_share=None if at_edge is None else float(at_edge.mean()),
+        support=decisions.support,
+        least_support=round(RARE * USUAL ** len(fitted.action.names), 9),
+    )
+
+
+def _numbers(action: Any) -> str:
+    return ", ".join(f"{number:.4g}" for number in np.ravel(np.asarray(action, dtype=np.float64)))

@@ -1,0 +1,266 @@
+"""The HTML report: one file that needs nothing else, not even a network."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from dmliv.atomic import write_atomically
+from dmliv.data import FloatArray
+from dmliv.errors import InputError
+from dmliv.estimators.base import CounterfactualEstimator
+from dmliv.progress import ProgressReporter
+from dmliv.report.contents import ActionSection, ReportContents
+from dmliv.report.gather import gather
+from dmliv.report.panel_grid import PanelGrid
+from dmliv.report.report_figures import (
+    curve_limits,
+    draw_along,
+    draw_choices,
+    draw_curve,
+    draw_effects,
+    draw_support,
+    draw_values,
+    image_source,
+    report_style,
+)
+from dmliv.report.rules import draw_policy_tree
+
+_MOST_SHOWN_COLUMNS = 6
+_LEVELS_OF_TWO_BYTES = 65535
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure in the page: its source, what it shows in words, and the line below it."""
+
+    source: str
+    alt: str
+    title: str
+    caption: str
+
+
+def write_report(
+    estimator: CounterfactualEstimator,
+    path: str | Path,
+    *,
+    T: object,
+    X: object = None,
+    Y: object = None,
+    Z: object = None,
+    actions: object = None,
+    title: str | None = None,
+    outcome_name: str = "outcome",
+    seed: int = 0,
+    progress: ProgressReporter | None = None,
+) -> ReportContents:
+    """Write what a fitted estimator says about a table as one HTML file.
+
+    Parameters
+    ----------
+    estimator : CounterfactualEstimator
+        Fitted.
+    path : str or path
+        File to write, as a whole or not at all.
+    T : array-like or frame, shape (n,) or (n, d_T)
+        Actions of the rows: those of the training table or of any other.
+    X : array-like or frame, shape (n, d_X), or None
+        Contexts, as in ``fit``.
+    Y : array-like, shape (n,), optional
+        Outcomes; their mean is shown beside estimated ones.
+    Z : array-like or frame, shape (n,) or (n, d_Z), optional
+        Instruments, for their strength.
+    actions : array-like, Interval, Box or None
+        What recommendations may name; by default the range that holds 98 % of the actions in ``T``, or all
+        levels.
+    title, outcome_name : str
+    seed : int
+        Draws the rows that are looked at when there are many.
+    progress : ProgressReporter, optional
+
+    Returns
+    -------
+    ReportContents
+        The numbers behind the page.
+
+    Raises
+    ------
+    InputError
+        If the table does not fit the model, or the file cannot be written.
+    """
+    contents = gather(
+        estimator,
+        T=T,
+        X=X,
+        Y=Y,
+        Z=Z,
+        actions=actions,
+        title=title,
+        outcome_name=outcome_name,
+        seed=seed,
+        progress=progress,
+    )
+    try:
+        write_atomically(Path(path), render(contents).encode("utf-8"))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(
+            f"Expected a place to write the report, got {str(path)!r}: {reason}; choose another path."
+        ) from error
+    return contents
+
+
+def render(contents: ReportContents) -> str:
+    """Return the page as text."""
+    environment = Environment(
+        loader=PackageLoader("dmliv.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    environment.filters["number"] = lambda value: f"{value:.4g}"
+    environment.filters["percent"] = lambda value: f"{value:.0%}"
+    templates = files("dmliv.report") / "templates"
+    style, script = ((templates / name).read_text(encoding="utf-8") for name in ("report.css", "panel.js"))
+    tree = contents.tree
+    name = contents.sections[0].axis.name
+    with report_style():
+        rules = (
+            None
+            if tree is None
+            else Picture(
+                image_source(draw_policy_tree(tree, "", action_name=name), crop=True),
+                "The rules below as a tree of questions.",
+                "",
+                "",
+            )
+        )
+    page = environment.get_template("report.html.j2").render(
+        report=contents,
+        style=style,
+        script=script,
+        sections=[_pictures(section, contents.outcome_name) for section in contents.sections],
+        worth=Picture(image_source(draw_values(contents.policy)), _worth_words(contents), "", ""),
+        support=None if contents.policy.support is None else _support_picture(contents.policy.support),
+        rules=rules,
+        panel=None if contents.panel is None else panel_data(contents, contents.panel),
+    )
+    return page.strip() + "\n"
+
+
+def panel_data(contents: ReportContents, panel: PanelGrid) -> dict[str, Any]:
+    """Return what the panel's script reads: columns, axes, and outcomes packed into two bytes each."""
+    parts = [panel.values, *(each for each in (panel.lower, panel.upper) if each is not None)]
+    low = min(float(values.min()) for part in parts for values in part)
+    high = max(float(values.max()) for part in parts for values in part)
+    unit = (high - low) / _LEVELS_OF_TWO_BYTES or 1.0
+
+    def packed(values: FloatArray) -> str:
+        return base64.b64encode(np.round((values - low) / unit).astype("<u2").tobytes()).decode("ascii")
+
+    axes = []
+    for number, section in enumerate(contents.sections):
+        axis = section.axis
+        axes.append(
+            {
+                "name": axis.name,
+                "grid": [float(f"{each:.9g}") for each in axis.grid],
+                "labels": list(axis.labels),
+                "allowed": [bool(each) for each in axis.allowed],
+                "support": [axis.low, axis.high],
+                "values": packed(panel.values[number]),
+                "lower": None if panel.lower is None else packed(panel.lower[number]),
+                "upper": None if panel.upper is None else packed(panel.upper[number]),
+            }
+        )
+    columns = [
+        {
+            "name": column.name,
+            "nodes": column.nodes.tolist(),
+            "labels": list(column.labels),
+            "typical": float(np.clip(column.typical, column.nodes[0], column.nodes[-1])),
+            "whole": column.whole,
+        }
+        for column in panel.columns
+    ]
+    return {"outcome": contents.outcome_name, "axes": axes, "columns": columns, "low": low, "unit": unit}
+
+
+def _pictures(section: ActionSection, outcome_name: str) -> dict[str, Any]:
+    axis, limits = section.axis, curve_limits(section.curves)
+    curves = []
+    for curve in section.curves:
+        best = int(np.where(axis.allowed, curve.outcome, -np.inf).argmax())
+        words = axis.labels[best] if axis.labels else f"{axis.grid[best]:.4g}"
+        alt = (
+            f"Expected {outcome_name} against {axis.name}, {curve.caption}: "
+            f"lowest {curve.outcome.min():.4g}, highest {curve.outcome.max():.4g}; "
+            f"best allowed action {words}."
+        )
+        source = image_source(draw_curve(axis, curve, limits, outcome_name))
+        curves.append(Picture(source, alt, curve.title, f"{curve.caption}. Best action: {words}."))
+    shown = section.columns[:_MOST_SHOWN_COLUMNS]
+    effect = f"effect on {outcome_name}"
+    along = [
+        Picture(
+            image_source(draw_along(each, section.effects, effect)),
+            f"The effect of every row against {each.column.name}.",
+            each.column.name,
+            f"Groups of {each.column.name} explain {each.share:.0%} of the variance of the effect.",
+        )
+        for each in shown
+    ]
+    recommended = [
+        Picture(
+            image_source(
+                draw_choices(each, section.recommended, axis.labels)
+                if axis.labels
+                else draw_along(each, section.recommended, f"recommended {axis.name}")
+            ),
+            f"The recommended {axis.name} against {each.column.name}.",
+            each.column.name,
+            "",
+        )
+        for each in shown
+    ]
+    low, middle, high = np.quantile(section.effects, [0.1, 0.5, 0.9])
+    return {
+        "axis": axis,
+        "curves": curves,
+        "effects": Picture(
+            image_source(draw_effects(section, outcome_name)),
+            f"Distribution of the effect over rows: mean {section.effects.mean():.4g}, 10 % of rows below "
+            f"{low:.4g}, 10 % above {high:.4g}.",
+            "Over all rows",
+            f"Dashed: the mean, {section.effects.mean():.4g}.",
+        ),
+        "mean": float(section.effects.mean()),
+        "quantiles": (float(low), float(middle), float(high)),
+        "negative": float((section.effects < 0.0).mean()),
+        "along": along,
+        "recommended": recommended,
+        "left_out": len(section.columns) - len(shown),
+    }
+
+
+def _worth_words(contents: ReportContents) -> str:
+    policy = contents.policy
+    return (
+        f"Estimated mean {contents.outcome_name}: recommended actions {policy.value:.4g}, "
+        f"best single action {policy.constant_value:.4g}, "
+        f"{policy.average_name} for all {policy.average_value:.4g}, "
+        f"actions in the data {policy.today_value:.4g}."
+    )
+
+
+def _support_picture(support: FloatArray) -> Picture:
+    middle = float(np.median(support))
+    return Picture(
+        image_source(draw_support(support)),
+        f"Distribution of the probability of the recommended actions over rows; median {middle:.1%}.",
+        "",
+        "",
+    )
