@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dmliv.benchmark.grids import GRID_NAMES
+from dmliv.benchmark.grids import GRID_NAMES, grid
 from dmliv.benchmark.store import RecordStore
+from dmliv.benchmark.summary import arrange, statistics
 from dmliv.cli import app
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
@@ -29,12 +30,21 @@ def test_records_are_whole_and_unique(path: Path) -> None:
     assert (RESULTS / f"{path.stem}.md").exists()
 
 
-def test_a_page_can_be_rendered_again(tmp_path: Path) -> None:
-    """Pages made with the settings of today are the same again, to the letter."""
+@pytest.mark.parametrize("name", [path.stem for path in FILES])
+def test_a_page_can_be_rendered_again(name: str, tmp_path: Path) -> None:
+    """The same records give the same pages, to the letter."""
     result = CliRunner().invoke(
-        app,
-        ["bench", "render", "trees", "--records", str(RESULTS / "records"), "--output", str(tmp_path)],
+        app, ["bench", "render", name, "--records", str(RESULTS / "records"), "--output", str(tmp_path)]
     )
     assert result.exit_code == 0, result.output
-    for name in ("trees.md", "trees.tex"):
-        assert (tmp_path / name).read_text() == (RESULTS / name).read_text()
+    for page in (f"{name}.md", f"{name}.tex"):
+        assert (tmp_path / page).read_text() == (RESULTS / page).read_text()
+
+
+def test_a_cell_without_a_metric_is_left_out() -> None:
+    """Tasks of one grid may be judged differently."""
+    contents = arrange(grid("parts"), RecordStore(RESULTS / "records" / "parts.jsonl").read())
+    for metric in contents.grid.metrics:
+        rows = statistics(contents, metric)
+        assert rows
+        assert all(row.n for row in rows)
