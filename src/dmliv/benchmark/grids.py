@@ -198,10 +198,11 @@ def _suite() -> Grid:
         methods.suite_methods(),
         tuple(range(10, 15)),
         (
-            Metric("relative_mse", "MSE over the variance of the truth"),
+            Metric("relative_mse", "relative MSE"),
             Metric("reward", "reward", "higher", "optimum"),
         ),
         remark=(
+            "The relative MSE is the MSE over the variance of the truth. "
             f"Settings may be chosen on {_names(TUNED_ON)} (seeds from 100 on); the other problems chose "
             "nothing. The regression ignores the instrument: its error is what confounding costs. The oracle "
             "is the same regression on as many rows without confounding: its error is learning error alone."

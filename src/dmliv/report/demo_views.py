@@ -8,9 +8,12 @@ from typing import Final
 import numpy as np
 
 from dmliv.data import FloatArray, IVData
+from dmliv.first_stage.base import ActionModel, OutcomeModel
 from dmliv.problems.ticket_demand import MAX_TIME, N_TYPES, PRICE_MEAN, PRICE_SD
 from dmliv.report.comparison import Comparison
 from dmliv.report.figures import DoseResponse, LearningCurve, Recommendation
+from dmliv.second_stage.base import StructuralModel
+from dmliv.second_stage.rivals import MeanModel
 
 _SHOWN_CONTEXTS: Final = ((1.5, 2), (5.5, 4), (8.0, 6))
 _SHOWN_TYPES: Final = (1, 4, 7)
@@ -64,12 +67,16 @@ def dose_response_title(comparison: Comparison, panels: Sequence[DoseResponse]) 
 
 def learning_curves(comparison: Comparison) -> list[LearningCurve]:
     """Return the training losses of the models of DML-IV that are networks, each the mean over its own."""
-    first_stage = comparison.estimator.first_stage_
-    models = [
+    first_stage, structural = comparison.estimator.first_stage_, comparison.estimator.structural_model_
+    projected = "projected squared error"
+    models: list[tuple[str, str, OutcomeModel | ActionModel | StructuralModel | None]] = [
         ("Outcome model", "squared error (standardised)", first_stage.outcome_model),
         ("Action model", "negative log-likelihood", first_stage.action_model),
-        ("Structural model", "projected squared error", comparison.estimator.structural_model_),
     ]
+    if isinstance(structural, MeanModel):
+        models += [(f"Structural model: {name}", projected, part) for name, part in structural.models.items()]
+    else:
+        models.append(("Structural model", projected, structural))
     described = [(name, loss, model.describe()) for name, loss, model in models if model is not None]
     return [
         LearningCurve(name, loss, np.asarray(facts["train_loss"], dtype=np.float64))

@@ -137,7 +137,7 @@ def draw_learning_curves(curves: Sequence[LearningCurve], title: str) -> Figure:
             epochs = np.arange(1, len(curve.values) + 1)
             axis.plot(epochs, curve.values, color=DMLIV_COLOUR, marker="o", markersize=3.5)
             axis.set(title=curve.model, xlabel="epoch", ylabel=curve.loss)
-            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     return figure
 
 
