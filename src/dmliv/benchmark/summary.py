@@ -142,10 +142,11 @@ def arrange(grid: Grid, records: Sequence[Record], *, include_stale: bool = Fals
 def statistics(contents: Contents, metric: Metric) -> list[Statistics]:
     """Return the statistics of a metric for every group, groups in which every trial failed included.
 
-    Tasks of a grid may be judged differently: where no trial of any method has the metric, there is nothing.
+    Tasks of a grid may be judged differently: cells whose trials have other metrics than this are left out.
     """
+    judged = {group.cell for group in contents.groups if any(record.metrics for record in group.records)}
     measured = {group.cell for group in contents.groups if len(group.values(metric.name))}
-    groups = [group for group in contents.groups if group.cell in measured] or list(contents.groups)
+    groups = [group for group in contents.groups if group.cell not in judged - measured]
     counts = [len(group.values(metric.name)) for group in groups]
     has_quartiles = min((n for n in counts if n), default=0) >= _FEWEST_FOR_QUARTILES
     return [_of_group(contents.grid.name, group, metric, has_quartiles) for group in groups]
