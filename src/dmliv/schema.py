@@ -22,6 +22,7 @@ from dmliv.errors import InputError, listed, unknown_columns, unseen_levels, uns
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
+_LARGEST = 1e100
 _ARGUMENTS = {
     "outcome": "Y",
     "action": "T",
@@ -325,6 +326,8 @@ def _read_column(role: str, name: str, values: npt.NDArray[Any], declared: bool)
         if values.dtype.kind == "f":
             _refuse(role, name, np.isnan(values), "missing values (NaN or None)")
             _refuse(role, name, np.isinf(values), "infinite values")
+            # Squares of larger numbers, and sums of them, have no place among floating-point numbers.
+            _refuse(role, name, np.abs(values.astype(np.float64)) > _LARGEST, f"values beyond {_LARGEST:g}")
         if declared:
             return RawColumn(role, name, "categorical", values.astype(object))
         return RawColumn(role, name, "numeric", values)

@@ -34,7 +34,6 @@ _PARQUET_MARK = b"PAR1"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _DELIMITERS = (";", "\t", "|", ",")
 _LONGEST_QUOTE = 200
-_LARGEST = 1e100
 _CHUNK_BYTES = 1 << 20
 # A column of text with more different numbers than this is a column of numbers that went wrong.
 _MOST_NUMERIC_LEVELS = 20
@@ -171,7 +170,6 @@ def _read_csv(path: Path, wanted: list[str], delimiter: str | None) -> pa.Table:
 
 def _as_category(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return text as a dictionary, unless it is numbers with something else among them."""
-    _refuse_extremes(name, column)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         column = column.dictionary_encode()
     if not pa.types.is_dictionary(column.type):
@@ -195,19 +193,6 @@ def _as_category(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
             f"such as {_quoted(first)}; correct these cells, or leave them empty if they are missing."
         )
     return column
-
-
-def _refuse_extremes(name: str, column: pa.ChunkedArray) -> None:
-    """Refuse numbers whose powers have no place among floating-point numbers."""
-    if not pa.types.is_floating(column.type):
-        return
-    finite = column.filter(pc.is_finite(column))
-    largest = pc.max(pc.abs(finite)).as_py() if len(finite) else None
-    if largest is not None and largest > _LARGEST:
-        raise InputError(
-            f"Expected numbers below {_LARGEST:g} in column {name!r}, got {largest:g}; correct it, or change "
-            "the unit."
-        )
 
 
 def _is_number(text: str | None) -> bool:
