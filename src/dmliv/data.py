@@ -146,6 +146,26 @@ def read_weight(values: object, n_rows: int) -> FloatArray:
     return weight * (n_rows / float(weight.sum()))
 
 
+def read_labels(values: object, n_rows: int) -> IntArray:
+    """Return a number for every label of groups of rows, shape (n_rows,)."""
+    labels = np.asarray(values)
+    if labels.shape not in ((n_rows,), (n_rows, 1)):
+        raise InputError(
+            f"Expected one cluster label per row ({n_rows}), got an array of shape {labels.shape}."
+        )
+    labels = labels.reshape(n_rows)
+    # Only what is missing differs from itself; None is the other missing value.
+    missing = int(sum(label is None or label != label for label in labels.tolist()))  # noqa: PLR0124
+    if missing:
+        raise InputError(
+            f"Expected a cluster label in every row, got {missing} missing; give each such row a label of "
+            "its own."
+        )
+    if labels.dtype == object:
+        labels = labels.astype(str)
+    return np.asarray(np.unique(labels, return_inverse=True)[1], dtype=np.int64)
+
+
 @dataclass(frozen=True, eq=False)
 class IVData:
     """A data set by role, in the user's own types; n rows in each role.

@@ -70,6 +70,12 @@ class Learners:
         if isinstance(self.structural, BaseEstimator):
             object.__setattr__(self, "structural", RegressorStructural(self.structural))
 
+    @property
+    def image(self) -> ImageColumns | None:
+        """The context columns that are pixels, as the networks were told; None for others."""
+        settings = getattr(self.outcome, "settings", None)
+        return settings.image if isinstance(settings, NetworkSettings) else None
+
 
 def neural(
     *,

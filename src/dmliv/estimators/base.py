@@ -11,11 +11,12 @@ from sklearn.base import BaseEstimator
 from dmliv.counterfactual import Counterfactual
 from dmliv.data import FloatArray
 from dmliv.errors import NotFittedError
+from dmliv.estimators.interval_verbs import IntervalVerbs
 from dmliv.policy.greedy import GreedyPolicy
 from dmliv.policy.support import ActionSupport
 
 
-class CounterfactualEstimator(BaseEstimator):  # type: ignore[misc]
+class CounterfactualEstimator(IntervalVerbs, BaseEstimator):  # type: ignore[misc]
     """Base of all estimators: ``fit`` of a subclass sets ``counterfactual_``, the verbs here use it.
 
     Attributes

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import ClassVar, Literal, Self
 
 import numpy as np
-from joblib import effective_n_jobs
+from joblib import Parallel, delayed, effective_n_jobs
+from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from dmliv.controls import Controls
@@ -17,6 +18,7 @@ from dmliv.data import (
     Table,
     TrainingData,
     prepare,
+    read_labels,
     read_outcome,
     read_weight,
 )
@@ -24,6 +26,10 @@ from dmliv.errors import InputError
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.first_stage.base import Exogenous, Runtime
 from dmliv.first_stage.crossfit import FirstStage, cross_fit
+from dmliv.functionals import Uncertainty
+from dmliv.inference import Bootstrap, Debiased
+from dmliv.inference.bootstrap import ReplicateUncertainty
+from dmliv.inference.choice import InferenceLike, read_inference
 from dmliv.learners import Learners, neural
 from dmliv.nets.device import resolve_device, single_thread
 from dmliv.policy.support import ActionSupport, LawSupport
@@ -91,6 +97,8 @@ class TwoStageIV(CounterfactualEstimator):
         X: object = None,
         W: object = None,
         sample_weight: object = None,
+        inference: InferenceLike = None,
+        cluster: object = None,
     ) -> Self:
         """Learn h from outcome, action, instrument and context.
 
@@ -109,6 +117,12 @@ class TwoStageIV(CounterfactualEstimator):
             the mean over at most 200 training rows of ``W``. Columns that are in ``X`` as well count once.
         sample_weight : array-like, shape (n,), optional
             Non-negative row weights.
+        inference : {"debiased", "bootstrap"}, Debiased, Bootstrap or None
+            What the verbs that end in ``_interval`` answer from; None leaves them out. ``"debiased"`` costs a
+            part of a fit, ``"bootstrap"`` fifty fits.
+        cluster : array-like, shape (n,), optional
+            Labels of groups of rows that depend on each other. A cluster stays in one fold and counts as one
+            observation in standard errors.
 
         Returns
         -------
@@ -133,6 +147,8 @@ class TwoStageIV(CounterfactualEstimator):
             action_kind=self.action_kind,
             min_rows=max(_FEWEST_ROWS, 2 * self.n_folds),
         )
+        groups = None if cluster is None else read_labels(cluster, len(data))
+        wanted = read_inference(inference)
         learners = neural() if self.learners is None else self.learners
         if not isinstance(learners, Learners):
             raise InputError(
@@ -153,9 +169,23 @@ class TwoStageIV(CounterfactualEstimator):
                 seed=first_seed,
                 runtime=runtime,
                 judged=learners.structural.needs_judging,
+                cluster=groups,
             )
             model = learners.structural.fit(data, first_stage, seed=second_seed, runtime=runtime)
             losses = nuisance_losses(data, first_stage)
+            uncertainty: Uncertainty | None = None
+            if isinstance(wanted, Debiased):
+                uncertainty = wanted.learn(
+                    data,
+                    first_stage,
+                    model,
+                    image=learners.image,
+                    cluster=groups,
+                    seed=second_seed,
+                    runtime=runtime,
+                )
+            elif wanted is not None:
+                uncertainty = self._replicate(wanted, data, groups, (Y, T, Z, X, W), second_seed, runtime)
         # Everything is ready: only now does the estimator change.
         some = _some_rows(data, second_seed)
         self._instrument_schema = data.instrument_schema
@@ -165,8 +195,40 @@ class TwoStageIV(CounterfactualEstimator):
         self.first_stage_ = first_stage
         self.structural_model_ = model
         self.nuisance_losses_ = losses
-        self.counterfactual_ = Counterfactual.learned(model, data, seed=second_seed)
+        self.counterfactual_ = Counterfactual.learned(model, data, seed=second_seed, uncertainty=uncertainty)
         return self
+
+    def _replicate(
+        self,
+        bootstrap: Bootstrap,
+        data: TrainingData,
+        cluster: IntArray | None,
+        columns: tuple[object, object, object, object, object],
+        seed: int,
+        runtime: Runtime,
+    ) -> ReplicateUncertainty:
+        """Fit clones with random row weights; joblib decides where."""
+        Y, T, Z, X, W = columns
+        factors = bootstrap.weights(len(data), cluster, seed)
+        seeds = np.random.SeedSequence([seed, 6]).generate_state(len(factors))
+
+        def fit(factor: FloatArray, replicate_seed: int) -> StructuralModel:
+            replicate = clone(self).set_params(random_state=int(replicate_seed), verbose=False, n_jobs=1)
+            weight = data.weight * factor
+            replicate.fit(Y, T, Z=Z, X=X, W=W, sample_weight=weight, cluster=cluster)
+            fitted: StructuralModel = replicate.structural_model_
+            return fitted
+
+        found: list[StructuralModel] = []
+        jobs = Parallel(n_jobs=runtime.n_jobs, return_as="generator")(
+            delayed(fit)(factor, replicate_seed)
+            for factor, replicate_seed in zip(factors, seeds, strict=True)
+        )
+        with runtime.progress.stage("bootstrap", len(factors)) as advance:
+            for model in jobs:
+                found.append(model)
+                advance()
+        return ReplicateUncertainty(tuple(found))
 
     def score(
         self,

@@ -11,6 +11,7 @@ import torch
 from joblib import Parallel, delayed
 
 from dmliv.data import TrainingData
+from dmliv.errors import InputError
 from dmliv.first_stage.base import (
     ActionLearner,
     ActionModel,
@@ -79,6 +80,21 @@ def make_folds(n_rows: int, n_folds: int, generator: np.random.Generator) -> Int
     return generator.permutation(np.arange(n_rows) % n_folds).astype(np.int64)
 
 
+def _cluster_folds(
+    n_rows: int, n_folds: int, cluster: IntArray | None, generator: np.random.Generator
+) -> IntArray:
+    """Return a fold for every row, the same for all rows of a cluster."""
+    if cluster is None:
+        return make_folds(n_rows, n_folds, generator)
+    labels, codes = np.unique(cluster, return_inverse=True)
+    if len(labels) < 2 * n_folds:
+        raise InputError(
+            f"Expected at least {2 * n_folds} clusters for {n_folds} folds, got {len(labels)}; use fewer "
+            "folds."
+        )
+    return make_folds(len(labels), n_folds, generator)[codes]
+
+
 def cross_fit(
     data: TrainingData,
     outcome_learner: OutcomeLearner | None,
@@ -88,6 +104,7 @@ def cross_fit(
     seed: int,
     runtime: Runtime,
     judged: bool,
+    cluster: IntArray | None = None,
 ) -> FirstStage:
     """Fit both nuisances on the complement of every fold and fill each fold's rows with their predictions.
 
@@ -103,14 +120,17 @@ def cross_fit(
     runtime : Runtime
     judged : bool
         Whether the second stage has something to choose and needs fair splits for it.
+    cluster : ndarray of int, shape (n,), optional
+        Rows of one number stay in one fold.
 
     Returns
     -------
     FirstStage
     """
     fold_seed, outcome_seed, action_seed = np.random.SeedSequence(seed).generate_state(3)
-    fold = make_folds(len(data), n_folds, np.random.default_rng(fold_seed))
-    plan = _plan_members(fold, n_folds, judged, np.random.default_rng([fold_seed, 1]))
+    fold = _cluster_folds(len(data), n_folds, cluster, np.random.default_rng(fold_seed))
+    halves = _cluster_folds(len(data), 2, cluster, np.random.default_rng([fold_seed, 1]))
+    plan = _plan_members(fold, n_folds, judged, halves)
     row_sets = [member.fit_rows for member in plan]
 
     def fit_outcome() -> OutcomeModel | None:
@@ -146,9 +166,7 @@ class _MemberPlan:
     fills: bool
 
 
-def _plan_members(
-    fold: IntArray, n_folds: int, judged: bool, generator: np.random.Generator
-) -> list[_MemberPlan]:
+def _plan_members(fold: IntArray, n_folds: int, judged: bool, halves: IntArray) -> list[_MemberPlan]:
     """Return one model per fold and, where settings will be judged, one per half of the data.
 
     The halves are unions of folds. The model fitted on the second half stands with the folds of the first,
@@ -156,7 +174,7 @@ def _plan_members(
     """
     everything = np.arange(len(fold))
     if n_folds == 1:
-        first_half = make_folds(len(fold), 2, generator) == 0
+        first_half = halves == 0
         sides = [[_MemberPlan(everything, everything, fills=True)], []]
     else:
         n_first = (n_folds + 1) // 2

@@ -26,6 +26,7 @@ from dmliv.estimators.two_stage import CEDMLIV, DMLIV, DeepIV
 from dmliv.first_stage import choice, crossfit, laws, networks, regressors
 from dmliv.first_stage import features as exogenous_features
 from dmliv.first_stage.crossfit import FirstStage
+from dmliv.inference import bootstrap, debiased
 from dmliv.nets import encoding, feature_maps, heads, images, settings, training
 from dmliv.nets.feature_maps import FeatureMap, Layer
 from dmliv.nets.images import ImageFront
@@ -86,6 +87,9 @@ MODULES_WITH_DATA: Final = (
     regressor,
     rivals,
     structural_features,
+    # Intervals.
+    bootstrap,
+    debiased,
     # Estimators with models of their own.
     deep_gmm,
     least_squares,

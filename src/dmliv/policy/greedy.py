@@ -14,6 +14,7 @@ from sklearn.metrics import pairwise_distances_argmin
 from dmliv.counterfactual import Counterfactual
 from dmliv.data import FloatArray, IntArray, Table
 from dmliv.errors import InputError
+from dmliv.functionals import Functional
 from dmliv.policy.climb import climb
 from dmliv.policy.cost import ActionCost
 from dmliv.policy.decisions import Decisions
@@ -108,6 +109,47 @@ class GreedyPolicy:
         if not len(values):
             raise InputError("Expected at least one context to value a policy on, got none.")
         return float(values.mean())
+
+    def value_interval(
+        self,
+        X: object = None,
+        *,
+        alpha: float = 0.05,
+        actions: object = None,
+        versus: object = None,
+        limits: object = None,
+    ) -> tuple[float, float]:
+        """Return an interval of :meth:`value`, or of the gain over other actions.
+
+        The policy is taken as it is: the interval is about the outcomes of its recommendations on these rows.
+
+        Parameters
+        ----------
+        X, actions, limits
+            As for :meth:`value`.
+        alpha : float
+            One minus the confidence level.
+        versus : policy, scalar or array-like, shape (n,) or (n, d), optional
+            Actions of today, or another policy: the interval is that of the difference. They may lie outside
+            the policy's space.
+
+        Returns
+        -------
+        lower, upper : float
+        """
+        context = self._read(X)
+        chosen = self.predict(X, limits=limits) if actions is None else actions
+        vectors = self._counterfactual.read_action(chosen, len(context))
+        self._space.require(vectors, self._counterfactual.action_to_user(vectors))
+        terms, cost = [(1.0, vectors)], self._cost.at(vectors)
+        if versus is not None:
+            other = versus.predict(X) if hasattr(versus, "predict") else versus
+            against = self._counterfactual.read_action(other, len(context))
+            terms.append((-1.0, against))
+            cost = cost - self._cost.at(against)
+        band = self._counterfactual.band(Functional(context, tuple(terms)).averaged(), alpha)
+        paid = float(cost.mean())
+        return float(band.lower[0]) - paid, float(band.upper[0]) - paid
 
     def decide(self, X: object = None, *, limits: object = None) -> Decisions:
         """Return the recommended actions with their values and what held them back.

@@ -42,7 +42,7 @@ class AveragedModel:
         def values(part: Table, repeated: FloatArray) -> FloatArray:
             return self.model.predict(part, repeated)[:, None]
 
-        return self._mean(context, action, values, 1)[:, 0]
+        return self.mean_of(context, action, values, 1)[:, 0]
 
     def predict_grid(self, context: Table, actions: FloatArray) -> FloatArray:
         """Return h for every context with every action."""
@@ -50,17 +50,17 @@ class AveragedModel:
         def values(part: Table, _: FloatArray) -> FloatArray:
             return self.model.predict_grid(part, actions)
 
-        return self._mean(context, np.empty((len(context), 0)), values, len(actions))
+        return self.mean_of(context, np.empty((len(context), 0)), values, len(actions))
 
     def gradient(self, context: Table, action: FloatArray) -> FloatArray:
         """Return the derivative of h in the action."""
-        return self._mean(context, action, self.model.gradient, action.shape[1])
+        return self.mean_of(context, action, self.model.gradient, action.shape[1])
 
     def describe(self) -> dict[str, object]:
         """Return what the model that is averaged tells of itself."""
         return self.model.describe()
 
-    def _mean(
+    def mean_of(
         self,
         context: Table,
         action: FloatArray,

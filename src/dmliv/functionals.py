@@ -1,0 +1,118 @@
+"""Linear functionals of h, such as effects, derivatives and values, and the intervals around them.
+
+A functional is a list of points (context, action) with coefficients, row by row or on average over rows. It
+can be applied to whatever is defined on such points: to h itself, to the features of a correction, to the
+replicates of a bootstrap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from dmliv.data import FloatArray, Table
+from dmliv.errors import InputError
+
+Evaluate = Callable[[Table, FloatArray], FloatArray]
+"""Takes contexts of n rows and actions (n, d), returns values (n, w)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Functional:
+    """``sum_k coefficient_k * h(context, action_k)``, for every row of a context or for their mean.
+
+    Attributes
+    ----------
+    context : Table
+        Of n rows.
+    terms : tuple of (float, ndarray)
+        Coefficients and actions in model units, shape (n, d).
+    weight : ndarray, shape (n,), or None
+        Weights of a mean over rows, which sum to one; None keeps every row apart.
+    """
+
+    context: Table
+    terms: tuple[tuple[float, FloatArray], ...]
+    weight: FloatArray | None = None
+
+    def averaged(self) -> Functional:
+        """Return the mean over rows."""
+        n_rows = len(self.context)
+        if not n_rows:
+            raise InputError("Expected at least one row to average over, got none; pass some.")
+        return replace(self, weight=np.full(n_rows, 1.0 / n_rows))
+
+    def apply(self, evaluate: Evaluate) -> FloatArray:
+        """Return the functional of everything that is evaluated, shape (n, w), or (1, w) for a mean."""
+        parts = [coefficient * evaluate(self.context, action) for coefficient, action in self.terms]
+        total = np.sum(parts, axis=0)
+        return np.asarray(total if self.weight is None else (self.weight @ total)[None, :])
+
+    @property
+    def level(self) -> float:
+        """The functional of the constant one: 0 for differences, 1 for outcomes."""
+        return float(sum(coefficient for coefficient, _ in self.terms))
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """Estimates with their intervals, each of shape (n,) or (1,) for a mean.
+
+    Attributes
+    ----------
+    estimate : ndarray
+        Corrected for what h is known to miss, where the uncertainty has such a correction.
+    lower, upper : ndarray
+    standard_error : ndarray
+    """
+
+    estimate: FloatArray
+    lower: FloatArray
+    upper: FloatArray
+    standard_error: FloatArray
+
+    def in_units(self, scale: float, shift: float) -> Band:
+        """Return the band of ``scale * value + shift``, for a positive scale."""
+        return Band(
+            self.estimate * scale + shift,
+            self.lower * scale + shift,
+            self.upper * scale + shift,
+            self.standard_error * scale,
+        )
+
+
+class Uncertainty(Protocol):
+    """What is known of the errors of a fitted h, in model units."""
+
+    @property
+    def width(self) -> int:
+        """Columns of :meth:`evaluate`."""
+        ...
+
+    def evaluate(self, context: Table, action: FloatArray) -> FloatArray:
+        """Return what the uncertainty needs to know of a point, shape (n, w)."""
+        ...
+
+    def band(self, plug_in: FloatArray, applied: FloatArray, alpha: float) -> Band:
+        """Return the band around functionals of h.
+
+        Parameters
+        ----------
+        plug_in : ndarray, shape (n,)
+            The functionals of the fitted h.
+        applied : ndarray, shape (n, w)
+            The functionals of :meth:`evaluate`.
+        alpha : float
+            One minus the confidence level.
+        """
+        ...
+
+
+def check_alpha(alpha: float) -> float:
+    """Return the level, or say what is wrong with it."""
+    if not isinstance(alpha, (int, float, np.number)) or not 0.0 < alpha < 1.0:
+        raise InputError(f"Expected alpha between 0 and 1, got {alpha!r}; 0.05 gives 95 % intervals.")
+    return float(alpha)

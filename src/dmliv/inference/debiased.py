@@ -1,0 +1,270 @@
+"""Debiased estimates: one step from the fitted h towards the moments that it should fulfil.
+
+For a linear functional theta of h, the corrected estimate is
+``theta(h_hat) + mean q(C, Z) (R - h_hat(C, A))``.
+Whatever q is, its error is ``mean q * noise + (theta of the miss) - mean q * miss`` with the miss h0 - h_hat.
+The first part has mean zero, because q looks at context and instrument only. The second part is small if q
+weighs functions of (C, A) as theta does. So q minimises the variance of the first part plus the square of the
+second, for a miss that is as smooth as the kernel of the features phi and, point by point, as large as
+``miss_sd`` standard deviations of the outcome. q is a combination of the projected features E[phi | C, Z].
+
+Everything that a row is weighed with comes from rows of other folds: the law of the action, the moments, and
+so q. All is linear in the functional, so one vector and one matrix hold the answers to every question.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.stats import norm
+
+from dmliv.data import FloatArray, IntArray, Table, TrainingData
+from dmliv.errors import InputError
+from dmliv.first_stage.base import Exogenous, Runtime
+from dmliv.first_stage.crossfit import FirstStage
+from dmliv.first_stage.laws import ActionLaw
+from dmliv.functionals import Band
+from dmliv.kernels import LandmarkFeatures, chunks, median_scales
+from dmliv.nets.encoding import TableEncoder
+from dmliv.nets.images import ImageColumns
+from dmliv.second_stage.base import StructuralModel, action_vectors
+from dmliv.second_stage.kernel import KernelStructural, LawMeans, action_blocks
+
+# Rows that the moments of a fold are taken from, at most: more would not change digits that count.
+_MOMENT_ROWS = 50_000
+# Keeps the normal equations of q invertible where features hardly differ.
+_JITTER = 1e-12
+
+
+@dataclass(frozen=True)
+class Debiased:
+    """Intervals around debiased estimates; the standard error holds noise and what smoothness leaves open.
+
+    Parameters
+    ----------
+    n_landmarks : int
+        Features of (context, action) that the miss of h is looked for in.
+    miss_sd : float
+        How large the miss of h may be, in standard deviations of the outcome. Larger is more cautious.
+    action_bandwidth : float
+        How fast the miss may change with the action: the bandwidth of its kernel in median distances between
+        actions, at most.
+    """
+
+    n_landmarks: int = 200
+    miss_sd: float = 1.0
+    action_bandwidth: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if not isinstance(self.n_landmarks, (int, np.integer)) or self.n_landmarks < 1:
+            raise InputError(f"Expected a positive number of landmarks, got {self.n_landmarks!r}.")
+        for name in ("miss_sd", "action_bandwidth"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float, np.number)) or not 0.0 < value < np.inf:
+                raise InputError(f"Expected a positive {name}, got {value!r}; 1.0 is the default.")
+
+    def learn(
+        self,
+        data: TrainingData,
+        first_stage: FirstStage,
+        model: StructuralModel,
+        *,
+        image: ImageColumns | None = None,
+        cluster: IntArray | None = None,
+        seed: int,
+        runtime: Runtime,
+    ) -> SieveUncertainty:
+        """Learn the correction of any linear functional of ``model``, and its covariance.
+
+        Parameters
+        ----------
+        data : TrainingData
+        first_stage : FirstStage
+            Of at least two folds.
+        model : StructuralModel
+            The fitted h.
+        image : ImageColumns, optional
+            Context columns that are pixels.
+        cluster : ndarray of int, shape (n,), optional
+            Rows of one cluster may depend on each other.
+        seed : int
+        runtime : Runtime
+        """
+        n_folds = len(first_stage.fold_members)
+        if n_folds < 2:
+            raise InputError(
+                "Expected n_folds of at least 2 for debiased intervals, got 1: a row must be weighed by "
+                "models that never saw it. Use DMLIV, or inference='bootstrap'."
+            )
+        sieve = self._sieve(data, first_stage, image, seed, runtime)
+        weight = data.weight / data.weight.sum()
+        effective = 1.0 / float((weight**2).sum())
+        residual = data.outcome - model.predict(data.context, action_vectors(data.action_spec, data.action))
+        noise = float(weight @ residual**2)
+        exogenous = Exogenous(data.context, data.instrument)
+        generator = np.random.default_rng([seed, 3])
+        rows = np.flatnonzero(data.weight > 0.0)
+        width = sieve.features.width
+        moment, balance = np.zeros(width), np.zeros((width, width))
+        scores = _Scores.empty(width, cluster)
+        with runtime.progress.stage("debiasing", n_folds) as advance:
+            for fold, member in enumerate(first_stage.fold_members):
+                law = _law_of_member(first_stage, exogenous, member)
+                outside = rows[first_stage.fold[rows] != fold]
+                if len(outside) > _MOMENT_ROWS:
+                    outside = np.sort(generator.choice(outside, _MOMENT_ROWS, replace=False))
+                weigher = self._weigher(sieve, data, law, outside, noise / effective)
+                inside = rows[first_stage.fold[rows] == fold]
+                for part in (inside[chunk] for chunk in chunks(len(inside))):
+                    weights = sieve.project(data.context.take(part), law, part) @ weigher
+                    score = weights * (weight[part] * residual[part])[:, None]
+                    moment += score.sum(axis=0)
+                    scores.add(part, score)
+                    features = sieve.encode(data.context.take(part), _actions(data, part))
+                    balance += features.T @ (weight[part][:, None] * weights)
+                advance()
+        imbalance = self.miss_sd * (balance - np.eye(width))
+        covariance = scores.squares() + imbalance.T @ imbalance
+        return SieveUncertainty(sieve.encoder, sieve.features, moment, covariance)
+
+    def _weigher(
+        self, sieve: _Sieve, data: TrainingData, law: ActionLaw, rows: IntArray, noise: float
+    ) -> FloatArray:
+        """Return the matrix that turns projected features and a functional's features into q.
+
+        q of a row is ``projected @ matrix @ functional``, with the matrix of shape (width, width).
+        """
+        width = sieve.features.width
+        cross, square = np.zeros((width, width)), np.zeros((width, width))
+        weight = data.weight[rows] / data.weight[rows].sum()
+        for chunk in chunks(len(rows)):
+            part = rows[chunk]
+            context = data.context.take(part)
+            projected = sieve.project(context, law, part)
+            weighted = weight[chunk][:, None] * projected
+            cross += weighted.T @ sieve.encode(context, _actions(data, part))
+            square += weighted.T @ projected
+        system = self.miss_sd**2 * (cross @ cross.T) + noise * square
+        system[np.diag_indices(width)] += _JITTER * max(float(np.trace(system)) / width, 1e-300)
+        return np.asarray(self.miss_sd**2 * cho_solve(cho_factor(system), cross))
+
+    def _sieve(
+        self,
+        data: TrainingData,
+        first_stage: FirstStage,
+        image: ImageColumns | None,
+        seed: int,
+        runtime: Runtime,
+    ) -> _Sieve:
+        """Choose bandwidths as a kernel for h does, but let the miss bend in the action."""
+        kernel = KernelStructural(self.n_landmarks, n_search_rows=1000, image=image)
+        plug_in = replace(first_stage, target=data.outcome)
+        bandwidths = kernel.search(data, plug_in, seed=seed, runtime=runtime)
+        generator = np.random.default_rng([seed, 4])
+        used = generator.permutation(np.flatnonzero(data.weight > 0.0))
+        action = action_vectors(data.action_spec, data.action)
+        width = action.shape[1]
+        medians = median_scales(
+            action[used], action_blocks(data.action_spec), np.ones(width), "product", generator
+        )
+        scales = bandwidths.scales.copy()
+        scales[:width] = np.minimum(scales[:width], self.action_bandwidth * medians)
+        landmarks = np.sort(used[: self.n_landmarks])
+        context = bandwidths.encoder.standardised(data.context.take(landmarks))
+        features = LandmarkFeatures.learn(np.hstack([action[landmarks], context]), scales)
+        return _Sieve(bandwidths.encoder, features, width)
+
+
+@dataclass(frozen=True, eq=False)
+class SieveUncertainty:
+    """The correction of every linear functional of h, and its covariance, in a space of features.
+
+    Attributes
+    ----------
+    encoder : TableEncoder
+        Turns contexts into numbers.
+    features : LandmarkFeatures
+        Of rows (action, context).
+    correction : ndarray, shape (width,)
+        What to add to h.
+    covariance : ndarray, shape (width, width)
+    """
+
+    encoder: TableEncoder
+    features: LandmarkFeatures
+    correction: FloatArray
+    covariance: FloatArray
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return self.features.width
+
+    def evaluate(self, context: Table, action: FloatArray) -> FloatArray:
+        """Return the features of every row, shape (n, width)."""
+        rows = np.hstack([action, self.encoder.standardised(context)])
+        parts = [self.features.encode(rows[part]) for part in chunks(len(rows))]
+        return np.vstack([np.empty((0, self.features.width)), *parts])
+
+    def band(self, plug_in: FloatArray, applied: FloatArray, alpha: float) -> Band:
+        """Return corrected estimates with normal intervals."""
+        estimate = plug_in + applied @ self.correction
+        variance = np.einsum("nd,de,ne->n", applied, self.covariance, applied)
+        error = np.sqrt(np.maximum(variance, 0.0))
+        half = float(norm.ppf(1.0 - alpha / 2.0)) * error
+        return Band(estimate, estimate - half, estimate + half, error)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sieve:
+    encoder: TableEncoder
+    features: LandmarkFeatures
+    action_width: int
+
+    def encode(self, context: Table, action: FloatArray) -> FloatArray:
+        return self.features.encode(np.hstack([action, self.encoder.standardised(context)]))
+
+    def project(self, context: Table, law: ActionLaw, rows: IntArray) -> FloatArray:
+        """Return E[phi | C, Z] of some rows of a law, shape (n, width)."""
+        landmarks = self.features.landmarks[:, : self.action_width]
+        means = LawMeans(law, 3).at(rows, landmarks, self.features.scales[: self.action_width])
+        return self.features.project(means, self.encoder.standardised(context))
+
+
+@dataclass(eq=False)
+class _Scores:
+    """Sums of products of scores: of rows, or of clusters whose rows are added up first."""
+
+    products: FloatArray
+    codes: IntArray | None
+    totals: FloatArray
+
+    @classmethod
+    def empty(cls, width: int, cluster: IntArray | None) -> _Scores:
+        if cluster is None:
+            return cls(np.zeros((width, width)), None, np.empty((0, width)))
+        labels, codes = np.unique(cluster, return_inverse=True)
+        return cls(np.zeros((width, width)), codes, np.zeros((len(labels), width)))
+
+    def add(self, rows: IntArray, scores: FloatArray) -> None:
+        if self.codes is None:
+            self.products += scores.T @ scores
+        else:
+            np.add.at(self.totals, self.codes[rows], scores)
+
+    def squares(self) -> FloatArray:
+        return self.products if self.codes is None else self.totals.T @ self.totals
+
+
+def _law_of_member(first_stage: FirstStage, exogenous: Exogenous, member: int) -> ActionLaw:
+    """Return the law of one fold's model at every row: in memory one at a time."""
+    everything, nothing = np.arange(len(exogenous)), np.empty(0, dtype=np.int64)
+    wanted = [everything if each == member else nothing for each in range(first_stage.n_members)]
+    return first_stage.action_model.laws(exogenous, wanted)[member]
+
+
+def _actions(data: TrainingData, rows: IntArray) -> FloatArray:
+    return action_vectors(data.action_spec, data.action[rows])

@@ -1,0 +1,226 @@
+"""Intervals of effects, outcomes and policies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LinearRegression
+
+from dmliv import CEDMLIV, DMLIV, load
+from dmliv.errors import InputError
+from dmliv.inference import Bootstrap, Debiased
+from dmliv.learners import Learners, neural
+from dmliv.problems.suite import SUITE
+
+PROBLEM = SUITE["saturating-dose"]
+N = 400
+
+
+def linear_learners() -> Learners:
+    return Learners(LinearRegression(), LinearRegression(), LinearRegression())
+
+
+@pytest.fixture(scope="module")
+def rows() -> Any:
+    return PROBLEM.sample(N, seed=200)
+
+
+@pytest.fixture(scope="module")
+def fitted(rows: Any) -> DMLIV:
+    est = DMLIV(neural(effort="fast"), n_folds=4, random_state=0)
+    return est.fit(rows.Y, rows.T, Z=rows.Z, X=rows.X, inference="debiased")
+
+
+class TestIdentities:
+    def test_asking_for_intervals_leaves_the_model_as_it_is(self, rows: Any, fitted: DMLIV) -> None:
+        plain = DMLIV(neural(effort="fast"), n_folds=4, random_state=0)
+        plain.fit(rows.Y, rows.T, Z=rows.Z, X=rows.X)
+        np.testing.assert_array_equal(plain.predict(rows.T, rows.X), fitted.predict(rows.T, rows.X))
+
+    def test_the_mean_of_corrected_effects_is_the_corrected_mean_effect(
+        self, rows: Any, fitted: DMLIV
+    ) -> None:
+        lower, upper = fitted.effect_interval(rows.X, T0=0.0, T1=1.0)
+        mean_lower, mean_upper = fitted.ate_interval(rows.X, T0=0.0, T1=1.0)
+        assert np.mean((lower + upper) / 2) == pytest.approx((mean_lower + mean_upper) / 2, abs=1e-9)
+        # Errors of single rows partly cancel in a mean.
+        assert mean_upper - mean_lower < np.mean(upper - lower)
+
+    def test_an_effect_turned_round_has_the_interval_turned_round(self, rows: Any, fitted: DMLIV) -> None:
+        lower, upper = fitted.ate_interval(rows.X, T0=0.0, T1=1.0)
+        back = fitted.ate_interval(rows.X, T0=1.0, T1=0.0)
+        np.testing.assert_allclose(back, (-upper, -lower), atol=1e-9)
+
+    def test_a_shift_is_an_effect_between_actions(self, rows: Any, fitted: DMLIV) -> None:
+        shifted = fitted.shift_effect_interval(rows.T, rows.X, delta=0.5)
+        np.testing.assert_allclose(
+            shifted, fitted.ate_interval(rows.X, T0=rows.T, T1=rows.T + 0.5), rtol=1e-6, atol=1e-9
+        )
+        assert fitted.shift_effect(rows.T, rows.X, delta=0.5) == pytest.approx(
+            fitted.ate(rows.X, T0=rows.T, T1=rows.T + 0.5), abs=1e-6
+        )
+
+    def test_the_derivative_is_the_limit_of_shifts(self, rows: Any, fitted: DMLIV) -> None:
+        lower, upper = fitted.average_marginal_effect_interval(rows.T, rows.X)
+        small = 0.05 * float(np.std(rows.T))
+        ahead = fitted.ate_interval(rows.X, T0=rows.T - small, T1=rows.T + small)
+        np.testing.assert_allclose(
+            (lower[0], upper[0]), np.asarray(ahead) / (2 * small), rtol=1e-4, atol=1e-6
+        )
+        row_lower, row_upper = fitted.marginal_effect_interval(rows.T[:5], rows.X[:5])
+        assert row_lower.shape == row_upper.shape == (5, 1)
+        assert np.all(row_lower < row_upper)
+
+    def test_intervals_narrow_with_alpha_around_one_middle(self, rows: Any, fitted: DMLIV) -> None:
+        wide = fitted.ate_interval(rows.X, T0=0.0, T1=1.0, alpha=0.01)
+        narrow = fitted.ate_interval(rows.X, T0=0.0, T1=1.0, alpha=0.2)
+        assert np.mean(wide) == pytest.approx(np.mean(narrow), abs=1e-9)
+        # Quantiles of the normal law: 2.576 and 1.282.
+        assert np.diff(wide)[0] / np.diff(narrow)[0] == pytest.approx(2.5758 / 1.2816, rel=1e-3)
+
+    def test_a_policy_that_does_what_is_done_gains_nothing(self, rows: Any, fitted: DMLIV) -> None:
+        policy = fitted.policy(np.linspace(-2.0, 2.0, 9))
+        np.testing.assert_allclose(policy.value_interval(rows.X, versus=policy), (0.0, 0.0), atol=1e-9)
+
+    def test_values_and_bands_agree(self, rows: Any, fitted: DMLIV) -> None:
+        policy = fitted.policy(np.linspace(-2.0, 2.0, 9))
+        chosen = policy.predict(rows.X)
+        lower, upper = fitted.predict_interval(chosen, rows.X)
+        assert np.mean(lower + upper) / 2 == pytest.approx(np.mean(policy.value_interval(rows.X)), abs=1e-9)
+        costly = fitted.policy(np.linspace(-2.0, 2.0, 9), cost=lambda action: np.full(len(action), 0.3))
+        np.testing.assert_allclose(
+            costly.value_interval(rows.X), np.asarray(policy.value_interval(rows.X)) - 0.3, atol=1e-9
+        )
+
+    def test_units_of_the_outcome_pass_through(self, rows: Any, fitted: DMLIV) -> None:
+        scaled = DMLIV(neural(effort="fast"), n_folds=4, random_state=0)
+        scaled.fit(10.0 * rows.Y + 3.0, rows.T, Z=rows.Z, X=rows.X, inference="debiased")
+        np.testing.assert_allclose(
+            scaled.predict_interval(rows.T[:20], rows.X[:20]),
+            10.0 * np.asarray(fitted.predict_interval(rows.T[:20], rows.X[:20])) + 3.0,
+            rtol=1e-3,
+            atol=1e-2,
+        )
+
+    def test_saved_intervals_are_the_same_numbers(self, rows: Any, fitted: DMLIV, tmp_path: Any) -> None:
+        fitted.save(tmp_path / "m.dmliv")
+        again = load(tmp_path / "m.dmliv")
+        assert again.ate_interval(rows.X) == fitted.ate_interval(rows.X)
+
+
+class TestStandardErrors:
+    def test_more_caution_is_wider(self, rows: Any) -> None:
+        widths = []
+        for miss in (0.1, 1.0, 10.0):
+            est = DMLIV(linear_learners(), n_folds=3, random_state=0)
+            est.fit(rows.Y, rows.T, Z=rows.Z, X=rows.X, inference=Debiased(n_landmarks=60, miss_sd=miss))
+            widths.append(np.diff(est.ate_interval(rows.X))[0])
+        assert widths[0] < widths[1] < widths[2]
+
+    def test_copies_of_rows_say_nothing_new_when_they_are_a_cluster(self, rows: Any) -> None:
+        twice = np.tile(np.arange(N), 2)
+
+        def width(cluster: Any) -> float:
+            est = DMLIV(linear_learners(), n_folds=3, random_state=0)
+            settings = Debiased(n_landmarks=60)
+            columns = (rows.Y[twice], rows.T[twice])
+            est.fit(*columns, Z=rows.Z[twice], X=rows.X[twice], inference=settings, cluster=cluster)
+            return float(np.diff(est.ate_interval(rows.X))[0])
+
+        assert width(twice) > 1.2 * width(None)
+
+    def test_rows_of_weight_zero_do_not_count(self, rows: Any) -> None:
+        weight = (np.arange(N) < N // 2).astype(float)
+        est = DMLIV(linear_learners(), n_folds=3, random_state=0)
+        damaged = np.where(weight > 0, rows.Y, 1e3)
+        bounds = [
+            est.fit(
+                outcome, rows.T, Z=rows.Z, X=rows.X, sample_weight=weight, inference=Debiased(n_landmarks=60)
+            ).ate_interval(rows.X)
+            for outcome in (rows.Y, damaged)
+        ]
+        np.testing.assert_allclose(bounds[0], bounds[1], rtol=1e-6)
+
+
+class TestOtherKinds:
+    def test_discrete_actions_and_controls(self) -> None:
+        problem = SUITE["encouraged-training"]
+        data = problem.sample(500, seed=200)
+        est = DMLIV(neural(effort="fast"), n_folds=3, random_state=0)
+        est.fit(
+            data.Y,
+            data.T,
+            Z=data.Z,
+            X=data.X[:, :2],
+            W=data.X[:, 2:],
+            inference=Debiased(n_landmarks=60),
+        )
+        lower, upper = est.ate_interval(data.X[:50, :2], T0=0.0, T1=1.0)
+        assert lower < upper
+        gain = est.policy().value_interval(data.X[:50, :2], versus=data.T[:50])
+        assert gain[0] < gain[1]
+        with pytest.raises(InputError, match="discrete"):
+            est.shift_effect_interval(data.T[:50], data.X[:50, :2], delta=1.0)
+
+    def test_bootstrap_spreads_around_the_estimate(self, rows: Any) -> None:
+        est = DMLIV(linear_learners(), n_folds=3, random_state=0)
+        est.fit(rows.Y, rows.T, Z=rows.Z, X=rows.X, inference=Bootstrap(12))
+        lower, upper = est.ate_interval(rows.X)
+        assert lower < est.ate(rows.X) < upper
+        again = DMLIV(linear_learners(), n_folds=3, random_state=0, n_jobs=2)
+        again.fit(rows.Y, rows.T, Z=rows.Z, X=rows.X, inference=Bootstrap(12))
+        assert again.ate_interval(rows.X) == (lower, upper)
+
+
+class TestBadInput:
+    def test_no_intervals_were_asked_for(self, rows: Any) -> None:
+        est = DMLIV(linear_learners(), n_folds=3, random_state=0).fit(rows.Y, rows.T, Z=rows.Z, X=rows.X)
+        with pytest.raises(InputError, match="inference='debiased'"):
+            est.ate_interval(rows.X)
+        with pytest.raises(InputError, match="inference='debiased'"):
+            est.policy(np.linspace(-1, 1, 3)).value_interval(rows.X)
+
+    @pytest.mark.parametrize("alpha", [0.0, 1.0, -1, "a", None])
+    def test_alpha(self, rows: Any, fitted: DMLIV, alpha: Any) -> None:
+        with pytest.raises(InputError, match="alpha"):
+            fitted.ate_interval(rows.X, alpha=alpha)
+
+    @pytest.mark.parametrize("inference", ["jackknife", 3, True])
+    def test_unknown_kind(self, rows: Any, inference: Any) -> None:
+        with pytest.raises(InputError, match="inference among"):
+            DMLIV(linear_learners()).fit(rows.Y, rows.T, Z=rows.Z, X=rows.X, inference=inference)
+
+    def test_one_fold_is_not_enough(self, rows: Any) -> None:
+        with pytest.raises(InputError, match="n_folds"):
+            CEDMLIV(linear_learners()).fit(rows.Y, rows.T, Z=rows.Z, X=rows.X, inference="debiased")
+
+    @pytest.mark.parametrize(
+        ("cluster", "words"),
+        [
+            (np.zeros(N), "at least 20 clusters"),
+            (np.arange(N - 1), "one cluster label per row"),
+            (np.r_[np.nan, np.arange(N - 1.0)], "1 missing"),
+            (np.array([None, *range(N - 1)], dtype=object), "1 missing"),
+        ],
+    )
+    def test_clusters(self, rows: Any, cluster: Any, words: str) -> None:
+        with pytest.raises(InputError, match=words):
+            DMLIV(linear_learners()).fit(rows.Y, rows.T, Z=rows.Z, X=rows.X, cluster=cluster)
+
+    @pytest.mark.parametrize(
+        "settings",
+        [{"n_landmarks": 0}, {"miss_sd": 0.0}, {"action_bandwidth": -1.0}, {"miss_sd": float("nan")}],
+    )
+    def test_settings(self, settings: Any) -> None:
+        with pytest.raises(InputError, match="Expected a positive"):
+            Debiased(**settings)
+        with pytest.raises(InputError, match="replicates"):
+            Bootstrap(1)
+
+    def test_no_rows_have_no_mean(self, rows: Any, fitted: DMLIV) -> None:
+        with pytest.raises(InputError, match="at least one row"):
+            fitted.ate_interval(rows.X[:0])
+        with pytest.raises(InputError, match="delta"):
+            fitted.shift_effect_interval(rows.T, rows.X, delta=[1.0, 2.0, 3.0])
