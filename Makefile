@@ -42,7 +42,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install $(PIP_FLAGS) --upgrade pip
 	@$(PIP) install $(PIP_FLAGS) torch==2.13.0 -c constraints.txt
-	@$(PIP) install $(PIP_FLAGS) -e ".[dev]" -c constraints.txt
+	@$(PIP) install $(PIP_FLAGS) -e ".[dev,docs]" -c constraints.txt
 	@touch $@
 	@echo "setup: done"
 
@@ -86,6 +86,15 @@ format: setup  ## Rewrite the code in house style
 demo: setup  ## Fit the estimators on ticket demand and write figures to demo-output/
 	$(BIN)/dmliv demo --output demo-output
 
+.PHONY: docs
+docs: setup  ## Build the documentation in site/ (open site/index.html); a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --clean
+
+# Minutes, because everything is installed once more, outside the checkout: part of .ci/run and of no other target.
+.PHONY: dist-check
+dist-check: setup  ## Build sdist and wheel, install the wheel in an empty environment and try it
+	PYTHON=$(BIN)/python .ci/dist-check
+
 .PHONY: bench-engine
 bench-engine: setup  ## Time the stacked training engine
 	$(ONE_THREAD) $(BIN)/python benchmarks/engine.py
@@ -106,6 +115,6 @@ $(PEERS_STAMP): pyproject.toml constraints.txt constraints-peers.txt
 
 .PHONY: clean
 clean:  ## Remove caches, build products and demo output (.venv stays)
-	rm -rf build dist demo-output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf build dist site demo-output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	rm -rf .hypothesis .coverage htmlcov
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
