@@ -53,15 +53,17 @@ class TrainingData:
             raise InputError(
                 f"Expected at least {min_rows} rows of positive weight, got {len(used)}; pass more data."
             )
-        if len(used) == len(self):
-            return self
+        return self if len(used) == len(self) else self.take(used)
+
+    def take(self, rows: IntArray) -> TrainingData:
+        """Return the given rows, in the given order, weighing one on average; units stay as they are."""
         return replace(
             self,
-            outcome=self.outcome[used],
-            action=self.action[used],
-            instrument=self.instrument.take(used),
-            context=self.context.take(used),
-            weight=self.weight[used] / self.weight[used].mean(),
+            outcome=self.outcome[rows],
+            action=self.action[rows],
+            instrument=self.instrument.take(rows),
+            context=self.context.take(rows),
+            weight=self.weight[rows] / self.weight[rows].mean(),
         )
 
 
