@@ -152,8 +152,8 @@ def read_weight(values: object, n_rows: int) -> FloatArray:
 class IVData:
     """A data set by role, in the user's own types; n rows in each role.
 
-    Y is the outcome, T the action (one or several columns), Z the instrument, X the context (None for none)
-    and `sample_weight` the row weights (None for equal ones).
+    Y is the outcome, T the action (one or several columns), Z the instrument, X the context (None for none),
+    `sample_weight` the row weights (None for equal ones) and W the controls (None for none).
     """
 
     Y: Any
@@ -161,6 +161,7 @@ class IVData:
     Z: Any
     X: Any = None
     sample_weight: Any = None
+    W: Any = None
 
     def __post_init__(self) -> None:
         given = {name: values for name, values in vars(self).items() if values is not None}
@@ -176,10 +177,11 @@ class IVData:
         instrument: str | Sequence[str],
         context: str | Sequence[str] | None = None,
         weight: str | None = None,
+        control: str | Sequence[str] | None = None,
     ) -> IVData:
         """Pick the columns of each role from a pandas, polars or Arrow frame.
 
-        Instrument and context, and an action of several columns, stay frames; the rest become series.
+        Instrument, context, controls and an action of several columns stay frames; the rest become series.
         """
         source = Source.of(frame, "frame")
         if source.flat or not source.named:
@@ -192,10 +194,11 @@ class IVData:
             "instrument": _as_names(instrument),
             "context": _as_names(context),
             "weight": _as_names(weight),
+            "control": _as_names(control),
         }
         taken: dict[str, str] = {}
         for role, names in roles.items():
-            if not names and role not in ("context", "weight"):
+            if not names and role not in ("context", "weight", "control"):
                 raise InputError(f"Expected a column as {role}, got none; name one: {listed(source.names)}.")
             unknown = [name for name in names if name not in source.names]
             if unknown:
@@ -215,7 +218,14 @@ class IVData:
             role: source.columns[columns[0]].to_native() for role, columns in positions.items() if columns
         }
         T = series["action"] if len(roles["action"]) == 1 else frames["action"]
-        return cls(series["outcome"], T, frames["instrument"], frames.get("context"), series.get("weight"))
+        return cls(
+            series["outcome"],
+            T,
+            frames["instrument"],
+            frames.get("context"),
+            series.get("weight"),
+            frames.get("control"),
+        )
 
     def __len__(self) -> int:
         return len(self.Y)
