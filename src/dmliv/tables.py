@@ -36,7 +36,6 @@ _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _DELIMITERS = (";", "\t", "|", ",")
 _LONGEST_QUOTE = 200
 _CHUNK_BYTES = 1 << 20
-_STREAMED_BYTES = 4 << 20
 # A column of text with more different numbers than this is a column of numbers that went wrong.
 _MOST_NUMERIC_LEVELS = 20
 
@@ -169,10 +168,10 @@ def _read_csv(path: Path, wanted: list[str], delimiter: str | None) -> pa.Table:
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
-    if path.stat().st_size > _STREAMED_BYTES:
+    if path.stat().st_size > _CHUNK_BYTES:
         # Part by part, with the types of the first part: the text of the file is never in memory as a whole.
         # If they suit all parts they are the types that the whole file has.
-        reading = pa.csv.ReadOptions(use_threads=False, block_size=_STREAMED_BYTES)
+        reading = pa.csv.ReadOptions(use_threads=False, block_size=_CHUNK_BYTES)
         with (
             suppress(pa.ArrowInvalid),
             pa.csv.open_csv(path, reading, parsing, conversion) as reader,
