@@ -13,15 +13,15 @@ from dmliv.data_commands import data_app
 from dmliv.errors import DMLIVError
 from dmliv.model_commands import COMMANDS as MODEL_COMMANDS
 
-_EXIT_BAD_INPUT = 2
-# Of commands that read a user's own files: 2 stays for a command line that cannot be understood.
-_EXIT_BAD_FILE = 1
+# Of every error the package raises on purpose; 2 stays for a command line that cannot be understood.
+_EXIT_REFUSED = 1
 
 
 class _PlainErrors(TyperGroup):
     """Prints errors the package raises on purpose as one line; for all commands and their sub-commands.
 
-    Such an error is about the user's input: its message says what to do, a traceback would hide it.
+    Such an error is about the user's input: its message says what to do, a traceback would hide it. This is
+    the one place where errors become exit codes.
     """
 
     def invoke(self, ctx: Any) -> Any:
@@ -29,8 +29,7 @@ class _PlainErrors(TyperGroup):
             return super().invoke(ctx)
         except DMLIVError as error:
             typer.secho(f"Error: {' '.join(str(error).split())}", fg=typer.colors.RED, err=True)
-            reads_files = ctx.invoked_subcommand in {command.__name__ for command in MODEL_COMMANDS}
-            raise typer.Exit(_EXIT_BAD_FILE if reads_files else _EXIT_BAD_INPUT) from error
+            raise typer.Exit(_EXIT_REFUSED) from error
 
 
 app = typer.Typer(

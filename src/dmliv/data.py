@@ -53,15 +53,17 @@ class TrainingData:
             raise InputError(
                 f"Expected at least {min_rows} rows of positive weight, got {len(used)}; pass more data."
             )
-        if len(used) == len(self):
-            return self
+        return self if len(used) == len(self) else self.take(used)
+
+    def take(self, rows: IntArray) -> TrainingData:
+        """Return the given rows, in the given order, weighing one on average; units stay as they are."""
         return replace(
             self,
-            outcome=self.outcome[used],
-            action=self.action[used],
-            instrument=self.instrument.take(used),
-            context=self.context.take(used),
-            weight=self.weight[used] / self.weight[used].mean(),
+            outcome=self.outcome[rows],
+            action=self.action[rows],
+            instrument=self.instrument.take(rows),
+            context=self.context.take(rows),
+            weight=self.weight[rows] / self.weight[rows].mean(),
         )
 
 
@@ -170,8 +172,8 @@ def read_labels(values: object, n_rows: int) -> IntArray:
 class IVData:
     """A data set by role, in the user's own types; n rows in each role.
 
-    Y is the outcome, T the action (one or several columns), Z the instrument, X the context (None for none)
-    and `sample_weight` the row weights (None for equal ones).
+    Y is the outcome, T the action (one or several columns), Z the instrument, X the context (None for none),
+    `sample_weight` the row weights (None for equal ones) and W the controls (None for none).
     """
 
     Y: Any
@@ -179,6 +181,7 @@ class IVData:
     Z: Any
     X: Any = None
     sample_weight: Any = None
+    W: Any = None
 
     def __post_init__(self) -> None:
         given = {name: values for name, values in vars(self).items() if values is not None}
@@ -194,10 +197,11 @@ class IVData:
         instrument: str | Sequence[str],
         context: str | Sequence[str] | None = None,
         weight: str | None = None,
+        control: str | Sequence[str] | None = None,
     ) -> IVData:
         """Pick the columns of each role from a pandas, polars or Arrow frame.
 
-        Instrument and context, and an action of several columns, stay frames; the rest become series.
+        Instrument, context, controls and an action of several columns stay frames; the rest become series.
         """
         source = Source.of(frame, "frame")
         if source.flat or not source.named:
@@ -210,10 +214,11 @@ class IVData:
             "instrument": _as_names(instrument),
             "context": _as_names(context),
             "weight": _as_names(weight),
+            "control": _as_names(control),
         }
         taken: dict[str, str] = {}
         for role, names in roles.items():
-            if not names and role not in ("context", "weight"):
+            if not names and role not in ("context", "weight", "control"):
                 raise InputError(f"Expected a column as {role}, got none; name one: {listed(source.names)}.")
             unknown = [name for name in names if name not in source.names]
             if unknown:
@@ -233,7 +238,14 @@ class IVData:
             role: source.columns[columns[0]].to_native() for role, columns in positions.items() if columns
         }
         T = series["action"] if len(roles["action"]) == 1 else frames["action"]
-        return cls(series["outcome"], T, frames["instrument"], frames.get("context"), series.get("weight"))
+        return cls(
+            series["outcome"],
+            T,
+            frames["instrument"],
+            frames.get("context"),
+            series.get("weight"),
+            frames.get("control"),
+        )
 
     def __len__(self) -> int:
         return len(self.Y)

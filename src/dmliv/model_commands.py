@@ -14,6 +14,7 @@ from dmliv.model_options import LEARNERS, METHODS, make_estimator, read_action, 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from dmliv.data import TableSchema, TrainingData
     from dmliv.estimators.base import CounterfactualEstimator
 
 ConfigOption = Annotated[
@@ -25,6 +26,7 @@ ConfigOption = Annotated[
 DelimiterOption = Annotated[
     str | None, typer.Option(help="Between the columns of CSV files; a comma, or a tab for .tsv.")
 ]
+WeightOption = Annotated[str | None, typer.Option(help="Column with row weights.")]
 ModelArgument = Annotated[Path, typer.Argument(help="A model file, as written by dmliv fit.")]
 
 
@@ -37,7 +39,11 @@ def fit(
     context: Annotated[
         list[str] | None, typer.Option(help="Column with a context; repeat it for several.")
     ] = None,
-    weight: Annotated[str | None, typer.Option(help="Column with row weights.")] = None,
+    control: Annotated[
+        list[str] | None,
+        typer.Option(help="Column to hold fixed while learning and not to ask for later; repeat it."),
+    ] = None,
+    weight: WeightOption = None,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "dml-iv",
     learners: Annotated[
         str | None, typer.Option(help=f"For dml-iv, ce-dml-iv and deepiv: one of {', '.join(LEARNERS)}.")
@@ -73,6 +79,7 @@ def fit(
         "action": action,
         "instrument": instrument,
         "context": list(context or ()),
+        "control": list(control or ()),
         "weight": [weight] if weight else [],
     }
     table = tables.read_columns(data, roles, delimiter=delimiter)
@@ -81,30 +88,42 @@ def fit(
         table, dropped = tables.drop_missing(table)
         console.print(f"{dropped:,} rows with missing values left out.")
     rows = IVData.from_frame(
-        table, outcome=outcome, action=action, instrument=instrument, context=context, weight=weight
+        table,
+        outcome=outcome,
+        action=action,
+        instrument=instrument,
+        context=context,
+        weight=weight,
+        control=control,
     )
     # A frame keeps the name of its column, which a single Arrow column has not.
     taken = table.select(action)
-    prepared = prepare(
-        rows.Y,
-        taken,
-        Z=rows.Z,
-        X=rows.X,
-        sample_weight=rows.sample_weight,
-        action_kind=action_kind,  # type: ignore[arg-type]
-    )
-    show_columns(console, prepared, outcome)
+
+    def prepared() -> TrainingData:
+        # Made when it is needed: held beside the rows of a fit it would be one copy of many rows too many.
+        return prepare(
+            rows.Y,
+            taken,
+            Z=rows.Z,
+            X=rows.X,
+            W=rows.W,
+            sample_weight=rows.sample_weight,
+            action_kind=action_kind,  # type: ignore[arg-type]
+        )
+
+    show_columns(console, prepared(), outcome)
     fitted: Any = estimator
     try:
-        fitted.fit(rows.Y, taken, Z=rows.Z, X=rows.X, sample_weight=rows.sample_weight)
+        fitted.fit(rows.Y, taken, Z=rows.Z, X=rows.X, W=rows.W, sample_weight=rows.sample_weight)
     except np.linalg.LinAlgError as error:
         raise InputError(
             f"Expected columns that a regression can be solved with, got {str(error).lower()}; look for "
             "columns that hold almost one value, or extremely large or small ones."
         ) from error
-    strength = instrument_strength(prepared, seed=seed, progress=BarProgress())
+    again = prepared()
+    strength = instrument_strength(again, seed=seed, progress=BarProgress())
     show_fit(console, estimator, strength)
-    _warn(fit_warnings(prepared, estimator, strength))
+    _warn(fit_warnings(again, estimator, strength))
     estimator.save(output)
     console.print(f"Model: {output}", soft_wrap=True, markup=False)
 
@@ -225,6 +244,11 @@ def report(
         list[str] | None,
         typer.Option(help="Column with an instrument; by default those of the model that the file has."),
     ] = None,
+    control: Annotated[
+        list[str] | None,
+        typer.Option(help="Column with a control; by default those of the model that the file has."),
+    ] = None,
+    weight: WeightOption = None,
     actions: Annotated[
         str | None,
         typer.Option(help="Actions to recommend, as for recommend; by default those usual in the file."),
@@ -260,15 +284,15 @@ def report(
             f"model file holds no table; pass the training table, say: dmliv report {model} data.csv."
         )
     offered = None if actions is None else read_actions(actions, spec)
-    learned = getattr(estimator, "_instrument_schema", None)
-    if instrument is None and learned is not None and learned.named:
-        available = set(tables.column_names(data, delimiter))
-        instrument = list(learned.input_order) if available.issuperset(learned.input_order) else None
+    available = set(tables.column_names(data, delimiter))
+    controls = getattr(estimator, "_controls", None)
     roles = {
         "outcome": [outcome] if outcome else [],
         "action": list(spec.names),
-        "instrument": list(instrument or ()),
+        "instrument": _known(instrument, getattr(estimator, "_instrument_schema", None), available),
         "context": list(schema.input_order),
+        "control": _known(control, None if controls is None else controls.columns, available),
+        "weight": [weight] if weight else [],
     }
     table = tables.read_columns(data, roles, delimiter=delimiter)
     console = Console(highlight=False)
@@ -282,7 +306,9 @@ def report(
         T=table.select(roles["action"]),
         X=table.select(roles["context"]) if roles["context"] else None,
         Y=table.column(outcome) if outcome else None,
-        Z=table.select(roles["instrument"]) if instrument else None,
+        Z=table.select(roles["instrument"]) if roles["instrument"] else None,
+        W=table.select(roles["control"]) if roles["control"] else None,
+        sample_weight=table.column(weight) if weight else None,
         actions=offered,
         title=title,
         outcome_name=outcome or "outcome",
@@ -316,6 +342,15 @@ def _read_contexts(
     # Models of nameless arrays take the columns in the order of the file.
     names = list(schema.input_order) if schema.named else tables.column_names(path, delimiter)
     return tables.read_columns(path, {"context": names}, delimiter=delimiter)
+
+
+def _known(named: list[str] | None, learned: TableSchema | None, available: set[str]) -> list[str]:
+    """Return the columns that were named, or those the model learned from if a file has them all."""
+    if named is not None:
+        return named
+    if learned is None or not learned.named or not available.issuperset(learned.input_order):
+        return []
+    return list(learned.input_order)
 
 
 def _beside(contexts: pa.Table | None, found: dict[str, Any]) -> dict[str, Any]:

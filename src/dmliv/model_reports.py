@@ -34,7 +34,12 @@ def show_columns(console: Console, data: TrainingData, outcome: str) -> None:
     grid.add_row("outcome", escape(outcome), f"numeric, mean {spec.mean:.4g}, deviation {spec.scale:.4g}")
     for number, name in enumerate(data.action_spec.names):
         grid.add_row("action", escape(name), escape(_action_words(data.action_spec, number)))
-    for role, schema in (("instrument", data.instrument_schema), ("context", data.context_schema)):
+    schemas = [("instrument", data.instrument_schema)]
+    if data.controls is None:
+        schemas.append(("context", data.context_schema))
+    else:
+        schemas += [("context", data.controls.context), ("control", data.controls.columns)]
+    for role, schema in schemas:
         shown = schema.input_order[:_MOST_COLUMNS]
         for name in shown:
             grid.add_row(role, escape(name), escape(_column_words(schema, name)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,7 +63,8 @@ def column_names(path: Path, delimiter: str | None = None) -> list[str]:
         if kind == "Parquet":
             names = list(pa.parquet.read_schema(path).names)
         else:
-            with pa.csv.open_csv(path, parse_options=_parsing(path, delimiter)) as reader:
+            reading = pa.csv.ReadOptions(use_threads=False)
+            with pa.csv.open_csv(path, reading, _parsing(path, delimiter)) as reader:
                 names = list(reader.schema.names)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _unreadable(path, kind, error) from error
@@ -156,6 +158,7 @@ def _parsing(path: Path, delimiter: str | None) -> pa.csv.ParseOptions:
 
 
 def _read_csv(path: Path, wanted: list[str], delimiter: str | None) -> pa.Table:
+    parsing = _parsing(path, delimiter)
     conversion = pa.csv.ConvertOptions(
         include_columns=wanted,
         # Each different text is held once, however many there are.
@@ -165,7 +168,16 @@ def _read_csv(path: Path, wanted: list[str], delimiter: str | None) -> pa.Table:
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
-    return pa.csv.read_csv(path, parse_options=_parsing(path, delimiter), convert_options=conversion)
+    if path.stat().st_size > _CHUNK_BYTES:
+        # Part by part, with the types of the first part: the text of the file is never in memory as a whole.
+        # If they suit all parts they are the types that the whole file has.
+        reading = pa.csv.ReadOptions(use_threads=False, block_size=_CHUNK_BYTES)
+        with (
+            suppress(pa.ArrowInvalid),
+            pa.csv.open_csv(path, reading, parsing, conversion) as reader,
+        ):
+            return pa.Table.from_batches(reader, reader.schema)
+    return pa.csv.read_csv(path, parse_options=parsing, convert_options=conversion)
 
 
 def _as_category(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:

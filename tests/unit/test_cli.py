@@ -79,7 +79,7 @@ def test_demo_leaves_matplotlib_settings_alone(demo_run: tuple[Result, Path]) ->
 def test_too_few_rows_are_one_clear_line(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     result = run("demo", "--rows", "3", "--output", str(folder))
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert result.stderr == "Error: Expected at least 100 rows for the demo, got 3; ask for more.\n"
     assert not folder.exists()
 
@@ -87,7 +87,7 @@ def test_too_few_rows_are_one_clear_line(tmp_path: Path) -> None:
 def test_folder_below_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = run("demo", "--output", str(tmp_path / "file" / "out"))
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert "Expected a folder to write to" in result.stderr
 
 
@@ -104,7 +104,7 @@ def test_errors_of_the_package_become_one_line(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("dmliv.report.demo.run_demo", fail)
     result = run("demo")
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert result.stderr == "Error: Expected [this], got that.\n"
 
 

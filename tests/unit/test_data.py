@@ -691,6 +691,16 @@ class TestIVData:
         assert data.sample_weight is None
 
     @frames
+    def test_from_frame_takes_controls(self, make: Any) -> None:
+        roles = ROLES | {"context": None}
+        data = IVData.from_frame(make(RECORDS), **roles, control=ROLES["context"])
+        assert data.X is None
+        np.testing.assert_array_equal(np.asarray(data.W["kind"]), RECORDS["kind"])
+        assert len(data.take([0, 1]).W) == 2
+        with pytest.raises(InputError, match="got 'price' as action and as control"):
+            IVData.from_frame(make(RECORDS), **roles, control="price")
+
+    @frames
     def test_from_frame_feeds_prepare(self, make: Any) -> None:
         data = IVData.from_frame(make(RECORDS), **ROLES, weight="w")
         ready = prepare(data.Y, data.T, Z=data.Z, X=data.X, sample_weight=data.sample_weight)

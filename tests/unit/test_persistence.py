@@ -22,6 +22,7 @@ from dmliv.first_stage.regressors import RegressorAction, RegressorOutcome
 from dmliv.learners import Learners
 from dmliv.persistence.container import FORMAT_VERSION, MANIFEST, pack, unpack
 from dmliv.persistence.files import from_bytes, to_bytes
+from dmliv.persistence.skops_members import load_learners
 from dmliv.second_stage.regressor import RegressorStructural
 
 RNG = np.random.default_rng(0)
@@ -176,7 +177,7 @@ def _with_version(content: bytes, version: Any) -> bytes:
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (2, "update dmliv"),
+        (FORMAT_VERSION + 1, "update dmliv"),
         (10**30, "update dmliv"),
         (0, "a version"),
         ("1", "a version"),
@@ -187,6 +188,38 @@ def test_versions(content: bytes, version: Any, message: str) -> None:
     changed = edited(content, lambda manifest: manifest.update(format_version=version))
     with pytest.raises(ModelFileError, match=message):
         from_bytes(changed, "'x'")
+
+
+def test_files_of_the_first_version_hold_all_trees_in_one_member(forest_content: bytes) -> None:
+    import skops.io  # noqa: PLC0415
+
+    manifest, members = unpack(forest_content, "")
+    names = sorted(name for name in members if name.startswith("estimators/"))
+    together = skops.io.dumps([load_learners(members.pop(name), "")[0] for name in names])
+    del manifest["format"], manifest["members"], manifest["format_version"]
+    # The checksum of the manifest is made with the version in it.
+    old = pack(manifest, members | {"estimators.skops": together})
+    np.testing.assert_array_equal(
+        from_bytes(old, "'old'").predict(T, X), from_bytes(forest_content, "'new'").predict(T, X)
+    )
+
+
+def test_a_file_that_lacks_an_estimator_is_refused(forest_content: bytes) -> None:
+    manifest, members = unpack(forest_content, "")
+    del manifest["format"], manifest["members"], manifest["format_version"]
+    members.pop(max(name for name in members if name.startswith("estimators/")))
+    with pytest.raises(ModelFileError, match="Expected a model that this version can read"):
+        from_bytes(pack(manifest, members), "'x'")
+
+
+def test_saving_trees_shows_progress_where_the_fit_did(capsys: pytest.CaptureFixture[str]) -> None:
+    estimator = trees(RandomForestRegressor(2, min_samples_leaf=10)).set_params(verbose=True)
+    estimator.fit(Y, T, Z=Z, X=X)
+    capsys.readouterr()
+    to_bytes(estimator)
+    assert "saving" in capsys.readouterr().err
+    to_bytes(estimator.set_params(verbose=False))
+    assert capsys.readouterr().err == ""
 
 
 def _object(name: str, field: str, node: Any) -> Edit:

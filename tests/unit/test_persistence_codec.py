@@ -46,7 +46,7 @@ from dmliv.nets.settings import NetworkSettings
 from dmliv.persistence.codec import Decoder, Encoder
 from dmliv.persistence.files import from_bytes, to_bytes
 from dmliv.persistence.registry import CLASSES, ESTIMATORS, MODULES, MODULES_WITH_DATA, dataclasses_of
-from dmliv.persistence.skops_members import dump_learners, load_learners
+from dmliv.persistence.skops_members import dump_learner, load_learners
 from dmliv.persistence.trees import check_trees
 from dmliv.second_stage.boosting import ProjectedBoosting
 from dmliv.second_stage.regressor import RegressorStructural
@@ -333,7 +333,7 @@ def test_boosted_trees_that_point_outside_are_refused(changes: dict[str, int]) -
         model._predictors[1][0].nodes[name][0] = value
     if "is_categorical" in changes:
         model._bin_mapper.is_categorical_ = np.zeros(2, dtype=np.uint8)
-    content = dump_learners([("here", model)])
+    content = dump_learner("here", model)
     with pytest.raises(ValueError, match="tree"):
         load_learners(content, "'x'")
 
@@ -350,13 +350,14 @@ def test_types_that_are_not_trusted_are_refused() -> None:
 
     strange = FunctionTransformer(test_types_that_are_not_trusted_are_refused)
     with pytest.raises(InputError, match="that can be saved in parameter learners"):
-        dump_learners([("somewhere", Ridge()), ("parameter learners", strange)])
+        dump_learner("parameter learners", strange)
     with pytest.raises(InputError, match="BSpline"):
-        dump_learners([("h", make_pipeline(SplineTransformer(), Ridge()).fit(X, Y))])
+        dump_learner("h", make_pipeline(SplineTransformer(), Ridge()).fit(X, Y))
     with pytest.raises(TypeError, match="Untrusted types"):
         load_learners(skops.io.dumps([strange]), "'x'")
-    with pytest.raises(ValueError, match="something else than estimators"):
-        load_learners(skops.io.dumps([1, 2]), "'x'")
+    for foreign in ([1, 2], 3):
+        with pytest.raises(ValueError, match="something else than estimators"):
+            load_learners(skops.io.dumps(foreign), "'x'")
 
 
 def test_a_class_of_the_package_that_is_not_listed_says_where_to_list_it() -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from dmliv.errors import InputError
-from dmliv.tables import column_names, drop_missing, read_columns, write_columns
+from dmliv.tables import _CHUNK_BYTES, column_names, drop_missing, read_columns, write_columns
 
 TEXT = "sales,price,kind,open,day\n1.5,2,a,true,2026-01-01\n2.5,3,b,false,2026-01-02\n3,4,a,true,2026-01-03\n"
 
@@ -146,3 +146,27 @@ def test_a_table_takes_less_memory_than_its_file(tmp_path: Path) -> None:
     assert python_peak < size // 10
     # Columns that are not asked for are not kept.
     assert read(file, "x3", "kind").nbytes < size // 8
+
+
+@pytest.mark.parametrize("late", ["nothing new", "a fraction", "a text", "an empty cell"])
+def test_a_file_read_in_parts_is_read_as_a_whole(tmp_path: Path, late: str) -> None:
+    n = 250_000
+    file = tmp_path / "large.csv"
+    numbers = [str(row) for row in range(n)]
+    kinds = [f'"line {row % 3}\nof two"' for row in range(n)]
+    kinds[-1] = "seen once"
+    if late != "nothing new":
+        numbers[-2] = {"a fraction": "0.5", "a text": "many", "an empty cell": ""}[late]
+    lines = (f"{number},{kind},0.25" for number, kind in zip(numbers, kinds, strict=True))
+    file.write_text("number,kind,unused\n" + "\n".join(lines) + "\n")
+    assert file.stat().st_size > _CHUNK_BYTES
+    if late == "a text":
+        with pytest.raises(InputError, match="Expected one type in column 'number'"):
+            read(file, "number")
+        return
+    table = read(file, "kind", "number")
+    whole = pa.csv.read_csv(file, parse_options=pa.csv.ParseOptions(newlines_in_values=True))
+    assert table.column("number").type == whole.column("number").type
+    assert table.column("number").equals(whole.column("number"))
+    assert table.column("kind").cast(pa.string()).equals(whole.column("kind"))
+    assert len(table.column("kind").chunk(0).dictionary) == 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
@@ -36,6 +36,9 @@ from dmliv.policy.support import ActionSupport, LawSupport
 from dmliv.progress import progress_for
 from dmliv.second_stage.base import StructuralModel
 from dmliv.second_stage.score import nuisance_losses, projected_outcome
+
+if TYPE_CHECKING:
+    from dmliv.tuning import TuningResult
 
 # A fold's complement has to hold enough rows to learn anything at all.
 _FEWEST_ROWS = 10
@@ -274,6 +277,15 @@ class TwoStageIV(CounterfactualEstimator):
         errors: FloatArray = outcome - np.asarray(fitted.outcome.to_user(projected))
         centred = outcome - np.average(outcome, weights=weight)
         return float(1.0 - np.average(errors**2, weights=weight) / np.average(centred**2, weights=weight))
+
+    def tune(
+        self, Y: object, T: object, *, Z: object, X: object = None, W: object = None, **options: Any
+    ) -> TuningResult:
+        """Choose learners and settings by held-out losses; see :func:`dmliv.tuning.tune`."""
+        # Imported here, because Optuna is an extra.
+        from dmliv.tuning import tune  # noqa: PLC0415
+
+        return tune(self, Y, T, Z=Z, X=X, W=W, **options)
 
     def _action_support(self) -> ActionSupport:
         return LawSupport(self.first_stage_, self._instrument_sample, self._control_sample)

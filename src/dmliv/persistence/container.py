@@ -14,7 +14,7 @@ from dmliv.atomic import write_atomically
 from dmliv.errors import ModelFileError
 
 FORMAT = "dmliv model"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 MANIFEST = "manifest.json"
 _MANIFEST_CHECKSUM = "manifest.sha256"

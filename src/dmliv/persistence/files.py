@@ -17,10 +17,13 @@ from dmliv.nets.device import resolve_device
 from dmliv.persistence.codec import Decoder, Encoder
 from dmliv.persistence.container import pack, read_bytes, unpack, write_bytes
 from dmliv.persistence.registry import ESTIMATORS
-from dmliv.persistence.skops_members import dump_learners, load_learners
+from dmliv.persistence.skops_members import dump_learner, load_learners
+from dmliv.progress import progress_for
 
 _ARRAYS = "arrays.safetensors"
-_LEARNERS = "estimators.skops"
+# One member per estimator: skops takes a time that grows with the square of the arrays in a member.
+_LEARNERS = "estimators/{:05}.skops"
+_ALL_LEARNERS = "estimators.skops"
 _PACKAGES = ("dmliv", "numpy", "torch", "scikit-learn", "safetensors", "skops")
 
 
@@ -70,8 +73,11 @@ def to_bytes(estimator: CounterfactualEstimator) -> bytes:
         "state": {key: encoder.encode(each, f"attribute {key}") for key, each in state.items()},
     }
     members = {_ARRAYS: safetensors.numpy.save(encoder.arrays)}
-    if encoder.learners:
-        members[_LEARNERS] = dump_learners(encoder.learners)
+    progress = progress_for(getattr(estimator, "verbose", False) and bool(encoder.learners))
+    with progress.stage("saving", len(encoder.learners)) as advance:
+        for number, (place, learner) in enumerate(encoder.learners):
+            members[_LEARNERS.format(number)] = dump_learner(place, learner)
+            advance()
     manifest = {"versions": _versions(), "estimator": description, "objects": encoder.objects}
     return pack(manifest, members)
 
@@ -81,7 +87,9 @@ def from_bytes(content: bytes, source: str, *, device: str | None = None) -> Cou
     place = None if device is None else resolve_device(device)
     manifest, members = unpack(content, source)
     try:
-        learners = load_learners(members[_LEARNERS], source) if _LEARNERS in members else []
+        # Numbers in the names have one length, so that their order is that of the names.
+        skops = sorted(name for name in members if name == _ALL_LEARNERS or name.startswith("estimators/"))
+        learners = [each for name in skops for each in load_learners(members[name], source)]
         arrays = safetensors.numpy.load(members[_ARRAYS])
         return _rebuild(manifest["estimator"], Decoder(arrays, learners, manifest["objects"], place))
     except (ModelFileError, MemoryError):

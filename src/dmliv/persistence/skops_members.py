@@ -1,9 +1,8 @@
-"""Estimators of scikit-learn as one member in the skops format, with the types we trust named one by one."""
+"""Estimators of scikit-learn, each a member in the skops format, with the types we trust named one by one."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -37,30 +36,33 @@ _TRUSTED = (
 )
 
 
-def dump_learners(learners: Sequence[tuple[str, BaseEstimator]]) -> bytes:
-    """Return the bytes of all estimators together; each comes with the place it was found in.
+def dump_learner(place: str, learner: BaseEstimator) -> bytes:
+    """Return the bytes of an estimator; ``place`` is where it was found.
 
     Raises
     ------
     InputError
-        If an estimator holds something that cannot be saved; the message names its place.
+        If the estimator holds something that cannot be saved; the message names its place.
     """
+    reason: Any
     try:
-        content: bytes = _skops().dumps([learner for _, learner in learners])
-        strange = _untrusted(content)
+        content: bytes = _skops().dumps(learner)
+        reason = listed(_untrusted(content))
     except Exception as error:
-        # Only now is it worth finding out which one it was.
-        for place, learner in learners:
-            _check_one(place, learner)
-        raise InputError(f"Expected estimators that skops can save, got {error}.") from error
-    if strange:
-        for place, learner in learners:
-            _check_one(place, learner)
+        reason = error
+    if reason:
+        raise InputError(
+            f"Expected an estimator of scikit-learn that can be saved in {place}, got {learner!r:.80} with "
+            f"{reason}; use another one, or leave out functions and objects of other libraries."
+        )
     return content
 
 
 def load_learners(content: bytes, source: str) -> list[BaseEstimator]:
-    """Return the estimators; raises `ValueError` for anything that is not trusted."""
+    """Return the estimators of a member; raises `ValueError` for anything that is not trusted.
+
+    A member holds one estimator; in the first version of the format it held a list of all.
+    """
     for name, member in read_stored(content, source).items():
         if name.endswith(".npy"):
             _check_array_size(member)
@@ -68,11 +70,12 @@ def load_learners(content: bytes, source: str) -> list[BaseEstimator]:
             raise ValueError(f"the member {name!r} among the estimators of scikit-learn")
     # Refuses a file with any type that neither it nor the list trusts, before the first object is made.
     loaded = _skops().loads(content, trusted=list(_TRUSTED))
-    if not isinstance(loaded, list) or not all(isinstance(each, BaseEstimator) for each in loaded):
+    learners = loaded if isinstance(loaded, list) else [loaded]
+    if not all(isinstance(each, BaseEstimator) for each in learners):
         raise ValueError("something else than estimators of scikit-learn")
-    for learner in loaded:
+    for learner in learners:
         check_trees(learner)
-    return loaded
+    return learners
 
 
 def _skops() -> Any:
@@ -82,19 +85,6 @@ def _skops() -> Any:
 
 def _untrusted(content: bytes) -> list[str]:
     return sorted(set(_skops().get_untrusted_types(data=content)) - set(_TRUSTED))
-
-
-def _check_one(place: str, learner: BaseEstimator) -> None:
-    reason: Any
-    try:
-        reason = listed(_untrusted(_skops().dumps(learner)))
-    except Exception as error:
-        reason = error
-    if reason:
-        raise InputError(
-            f"Expected an estimator of scikit-learn that can be saved in {place}, got {learner!r:.80} with "
-            f"{reason}; use another one, or leave out functions and objects of other libraries."
-        )
 
 
 def _check_array_size(member: bytes) -> None:

@@ -192,6 +192,8 @@ class ReportContents:
         None for a model without context.
     panel : PanelGrid or None
         None when there is no context to choose.
+    weighted : bool
+        Whether rows count by weights.
     """
 
     title: str
@@ -208,3 +210,4 @@ class ReportContents:
     policy: PolicySummary
     tree: PolicyTree | None
     panel: PanelGrid | None
+    weighted: bool = False

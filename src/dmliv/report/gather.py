@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dmliv.controls import Controls, joined
 from dmliv.counterfactual import Counterfactual
-from dmliv.data import FloatArray, IntArray, Table, TableSchema, TrainingData, read_outcome
-from dmliv.errors import InputError
+from dmliv.data import FloatArray, IntArray, Table, TableSchema, TrainingData, read_outcome, read_weight
+from dmliv.errors import InputError, common_length
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.instrument_strength import InstrumentStrength, instrument_strength
 from dmliv.policy.decisions import Decisions
@@ -37,6 +38,7 @@ from dmliv.report.words import (
     row_words,
     settings_chosen,
 )
+from dmliv.schema import Source
 
 # More rows would change no picture, and would make people wait.
 MOST_ROWS = 2000
@@ -55,6 +57,8 @@ def gather(
     X: object = None,
     Y: object = None,
     Z: object = None,
+    W: object = None,
+    sample_weight: object = None,
     actions: object = None,
     title: str | None = None,
     outcome_name: str = "outcome",
@@ -65,7 +69,7 @@ def gather(
 
     Parameters
     ----------
-    estimator, T, X, Y, Z, actions, title, outcome_name, seed, progress
+    estimator, T, X, Y, Z, W, sample_weight, actions, title, outcome_name, seed, progress
         As for :func:`dmliv.report.write_report`.
 
     Returns
@@ -79,10 +83,14 @@ def gather(
         raise InputError("Expected at least one row to report on, got none; pass the training table, say.")
     everything = fitted.read_context(X, n_rows)
     outcome = None if Y is None else read_outcome(Y, n_rows)
-    rows = np.sort(np.random.default_rng(seed).permutation(n_rows)[:MOST_ROWS])
+    weight = read_weight(sample_weight, n_rows)
+    rows = _drawn_rows(weight, seed)
     context, action = everything.take(rows), action_read[rows]
     with (progress or SilentProgress()).stage("report", 5) as advance:
-        strength, instruments = _strength(estimator, everything, action_read, Z, seed)
+        controls = _controls(fitted, everything, W)
+        strength, instruments = _strength(
+            estimator, _with_controls(fitted, everything, controls), action_read, weight, Z, seed
+        )
         advance()
         axes = action_axes(fitted, action, actions)
         offered = default_actions(axes, fitted.action, action) if actions is None else actions
@@ -96,9 +104,9 @@ def gather(
             if fitted.context.columns
             else None
         )
-        summary = _summary(
-            fitted, chosen.candidates, offered, context, action, outcome, decisions, at_edge, axes
-        )
+        summary = _summary(fitted, chosen.candidates, offered, context, action, decisions, at_edge, axes)
+        if outcome is not None:
+            summary = replace(summary, observed_outcome=float(np.average(outcome, weights=weight)))
         advance()
         panel = design_panel(
             fitted,
@@ -115,8 +123,8 @@ def gather(
         method=method,
         outcome_name=outcome_name,
         n_rows=n_rows,
-        n_used=len(rows),
-        roles=columns_read(fitted, outcome_name, outcome, action_read, everything, instruments),
+        n_used=len(np.unique(rows)),
+        roles=columns_read(fitted, outcome_name, outcome, action_read, everything, instruments, controls),
         first_stage=first_stage_facts(estimator),
         settings=settings_chosen(estimator),
         strength=strength,
@@ -125,6 +133,7 @@ def gather(
         policy=summary,
         tree=tree,
         panel=panel,
+        weighted=sample_weight is not None,
     )
 
 
@@ -134,10 +143,40 @@ def _title(fitted: Counterfactual, outcome_name: str) -> str:
     return f"What {' and '.join(names)} {'does' if len(names) == 1 else 'do'} to {target}"
 
 
+def _drawn_rows(weight: FloatArray, seed: int) -> IntArray:
+    """Return the rows a report looks at: some of many, and each as often as its weight (n,) says."""
+    order = np.random.default_rng(seed).permutation(len(weight))
+    if np.all(weight == 1.0):
+        return np.sort(order[:MOST_ROWS])
+    # Even steps along the weights give a row its share to within one draw.
+    edges = np.cumsum(weight[order]) / weight.sum()
+    steps = (np.arange(MOST_ROWS) + 0.5) / MOST_ROWS
+    return np.sort(order[np.minimum(np.searchsorted(edges, steps), len(order) - 1)])
+
+
+def _controls(fitted: Counterfactual, context: Table, W: object) -> tuple[TableSchema, Table] | None:
+    """Read the controls that are not in the context as well."""
+    if W is None:
+        return None
+    source = Source.of(W, "control")
+    common_length({"context": len(context), "control": source.n_rows})
+    schema = Controls.learn(fitted.context, context, source).columns
+    return schema, schema.read(source, len(context))
+
+
+def _with_controls(
+    fitted: Counterfactual, context: Table, controls: tuple[TableSchema, Table] | None
+) -> tuple[TableSchema, Table]:
+    if controls is None:
+        return fitted.context, context
+    return Controls(fitted.context, controls[0]).together, joined(context, controls[1])
+
+
 def _strength(
     estimator: CounterfactualEstimator,
-    context: Table,
+    context: tuple[TableSchema, Table],
     action: FloatArray | IntArray,
+    weight: FloatArray,
     Z: object,
     seed: int,
 ) -> tuple[InstrumentStrength | None, tuple[TableSchema, Table] | None]:
@@ -146,19 +185,18 @@ def _strength(
         return None, None
     fitted = estimator._fitted()
     schema = getattr(estimator, "_instrument_schema", None) or TableSchema.learn(Z, "instrument")
-    table = schema.read(Z, len(context))
-    nothing = np.zeros(len(context))
+    table = schema.read(Z, len(action))
     data = TrainingData(
         # The strength is about the action alone: no outcome is looked at.
-        outcome=nothing,
+        outcome=np.zeros(len(action)),
         action=action,
         instrument=table,
-        context=context,
-        weight=nothing + 1.0,
+        context=context[1],
+        weight=weight,
         outcome_spec=fitted.outcome,
         action_spec=fitted.action,
         instrument_schema=schema,
-        context_schema=fitted.context,
+        context_schema=context[0],
     )
     return instrument_strength(data, seed=seed), (schema, table)
 
@@ -237,7 +275,6 @@ def _summary(
     offered: object,
     context: Table,
     action: FloatArray | IntArray,
-    outcome: FloatArray | None,
     decisions: Decisions,
     at_edge: npt.NDArray[np.bool_] | None,
     axes: tuple[ActionAxis, ...],
@@ -278,7 +315,7 @@ def _summary(
         average_name="most common action" if fitted.action.kind == "discrete" else "average action",
         average_action=average_words,
         constant_action=str(best) if fitted.action.kind == "discrete" else _numbers(best),
-        observed_outcome=None if outcome is None else float(outcome.mean()),
+        observed_outcome=None,
         offered=range_words,
         outside_share=float(outside.mean()),
         edge_share=None if at_edge is None else float(at_edge.mean()),

@@ -54,6 +54,8 @@ def write_report(
     X: object = None,
     Y: object = None,
     Z: object = None,
+    W: object = None,
+    sample_weight: object = None,
     actions: object = None,
     title: str | None = None,
     outcome_name: str = "outcome",
@@ -76,6 +78,11 @@ def write_report(
         Outcomes; their mean is shown beside estimated ones.
     Z : array-like or frame, shape (n,) or (n, d_Z), optional
         Instruments, for their strength.
+    W : array-like or frame, shape (n, d_W), optional
+        Controls: part of the context when the strength of the instrument is measured.
+    sample_weight : array-like, shape (n,), optional
+        Row weights. Rows are then drawn as often as their weights say, so that every number and picture is
+        about the rows they stand for.
     actions : array-like, Interval, Box or None
         What recommendations may name; by default the range that holds 98 % of the actions in ``T``, or all
         levels.
@@ -100,6 +107,8 @@ def write_report(
         X=X,
         Y=Y,
         Z=Z,
+        W=W,
+        sample_weight=sample_weight,
         actions=actions,
         title=title,
         outcome_name=outcome_name,

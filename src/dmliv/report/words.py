@@ -31,6 +31,7 @@ def columns_read(
     action: FloatArray | IntArray,
     context: Table,
     instruments: tuple[TableSchema, Table] | None,
+    controls: tuple[TableSchema, Table] | None = None,
 ) -> tuple[RoleRow, ...]:
     """Return the role of every column and how it was read."""
     about = f"numeric, mean {fitted.outcome.mean:.4g}, deviation {fitted.outcome.scale:.4g} in training"
@@ -50,13 +51,15 @@ def columns_read(
     tables = [("context", fitted.context, context)]
     if instruments is not None:
         tables.insert(0, ("instrument", *instruments))
+    if controls is not None:
+        tables.append(("control", *controls))
     for role, schema, table in tables:
         found = {column.name: (column, values) for column, values in schema.pairs(table)}
-        rows += [
-            RoleRow(role, name, _column_words(*found[name])) for name in schema.input_order[:_MOST_COLUMNS]
-        ]
-        if len(schema.input_order) > _MOST_COLUMNS:
-            rows.append(RoleRow(role, f"and {len(schema.input_order) - _MOST_COLUMNS:,} more", ""))
+        # Controls that are contexts as well are not among those found.
+        names = [name for name in schema.input_order if name in found]
+        rows += [RoleRow(role, name, _column_words(*found[name])) for name in names[:_MOST_COLUMNS]]
+        if len(names) > _MOST_COLUMNS:
+            rows.append(RoleRow(role, f"and {len(names) - _MOST_COLUMNS:,} more", ""))
     return tuple(rows)
 
 

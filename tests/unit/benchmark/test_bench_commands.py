@@ -60,7 +60,7 @@ def test_run_resume_render_and_compare(folder: Path, tmp_path: Path) -> None:
 
     # The paper has no numbers for 100 rows.
     compared = bench("compare", "demand", "--records", folder)
-    assert compared.exit_code == 2
+    assert compared.exit_code == 1
     assert "Error: Expected records of 'demand' that the paper has numbers for" in compared.stderr
 
 
@@ -108,7 +108,7 @@ def test_a_budget_of_nothing_runs_nothing(folder: Path) -> None:
 )
 def test_mistakes_are_one_clear_line(arguments: tuple[str, ...], message: str, folder: Path) -> None:
     result = bench(*arguments, "--records", folder)
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert not folder.exists()

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from dmliv.cli import app
 from dmliv.data_commands import data_app
 from dmliv.errors import InputError
 from dmliv.problems import assets
@@ -78,3 +79,6 @@ def test_fetch_of_an_unknown_name(cache: Path) -> None:
     error = run("fetch", "cifar").exception
     assert isinstance(error, InputError)
     assert "got 'cifar'" in str(error)
+    result = CliRunner().invoke(app, ["data", "fetch", "cifar"])
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: {error}\n"

@@ -168,3 +168,54 @@ def test_explained_shares_of_known_numbers() -> None:
     smooth = np.linspace(0.0, 1.0, 1000)
     assert explained_share(column, smooth, smooth) == pytest.approx(0.99, abs=0.002)
     assert len(grouped(column, smooth).centres) == 10
+
+
+def test_weights_count_rows_as_often_as_they_say(straight: TwoStageLeastSquares, sample: Any) -> None:
+    weight = np.random.default_rng(0).integers(0, 4, len(sample.Y)).astype(float)
+    repeated = np.repeat(np.arange(len(sample.Y)), weight.astype(int))
+    weighted = gather(straight, T=sample.T, X=sample.X, Y=sample.Y, Z=sample.Z, sample_weight=weight)
+    copies = gather(
+        straight,
+        T=sample.T.iloc[repeated],
+        X=sample.X.iloc[repeated],
+        Y=sample.Y[repeated],
+        actions=weighted.sections[0].axis.grid[weighted.sections[0].axis.allowed],
+    )
+    assert weighted.policy.observed_outcome == pytest.approx(copies.policy.observed_outcome)
+    assert weighted.policy.today_value == pytest.approx(copies.policy.today_value, rel=1e-3)
+    assert weighted.policy.value == pytest.approx(copies.policy.value, rel=1e-3)
+    assert weighted.sections[0].effects.mean() == pytest.approx(copies.sections[0].effects.mean(), rel=2e-2)
+    assert weighted.weighted
+    assert not copies.weighted
+    assert weighted.n_used == np.count_nonzero(weight)
+    prepared = prepare(sample.Y, sample.T, Z=sample.Z, X=sample.X, sample_weight=weight)
+    assert weighted.strength is not None
+    assert weighted.strength.partial_r2 == pytest.approx(instrument_strength(prepared).partial_r2, abs=0.02)
+
+
+def test_controls_are_part_of_what_the_instrument_has_to_beat(sample: Any) -> None:
+    # All that the first instrument says of the price, the control says as well.
+    W = pd.DataFrame({"cost": sample.Z["fuel"] + 0.01 * np.sin(np.arange(300.0)), "time": sample.X["time"]})
+    model = TwoStageLeastSquares().fit(sample.Y, sample.T, Z=sample.Z, X=sample.X)
+    alone = gather(model, T=sample.T, X=sample.X, Z=sample.Z).strength
+    contents = gather(model, T=sample.T, X=sample.X, Z=sample.Z, W=W)
+    assert alone is not None
+    assert contents.strength is not None
+    assert alone.partial_r2 > 0.5
+    assert contents.strength.partial_r2 < 0.1
+    # A control that is a context as well counts once.
+    assert [row.name for row in contents.roles if row.role == "control"] == ["cost"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"sample_weight": np.zeros(300)}, "Expected some positive weights"),
+        ({"W": np.ones(3)}, "same number of rows"),
+    ],
+)
+def test_bad_weights_and_controls_are_refused(
+    extra: Any, message: str, straight: TwoStageLeastSquares, sample: Any
+) -> None:
+    with pytest.raises(InputError, match=message):
+        gather(straight, T=sample.T, X=sample.X, **extra)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.linear_model import LinearRegression
 from typer.testing import CliRunner, Result
 
-from dmliv import TwoStageLeastSquares
+from dmliv import DMLIV, TwoStageLeastSquares
 from dmliv.cli import app
+from dmliv.learners import Learners
 
 
 def run(*arguments: object) -> Result:
@@ -77,3 +80,30 @@ def test_errors_say_what_to_pass(files: tuple[Path, Path, Path], sample: Any, st
     assert result.exit_code == 1
     assert "dmliv.report.write_report" in result.stderr
     assert not page.exists()
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "known to the model"])
+def test_controls_and_weights_are_used(named: bool, sample: Any, tmp_path: Path) -> None:
+    model, data, page = tmp_path / "model.dmliv", tmp_path / "data.csv", tmp_path / "report.html"
+    table = pd.concat([sample.X, sample.T, sample.Z], axis=1).assign(profit=sample.Y)
+    table.assign(share=1.0 + (table["kind"] == "family")).to_csv(data, index=False)
+    controls = ("--control", "kind", "--control", "seats")
+    if named:
+        roles = ("--outcome", "profit", "--action", "price", "--instrument", "fuel", "--context", "time")
+        fitted = run("fit", data, *roles, *controls, "--weight", "share", "--method", "2sls", "-o", model)
+        assert fitted.exit_code == 0, fitted.output
+        assert len(re.findall(r"control\s+│ (?:kind|seats)", fitted.stdout)) == 2
+    else:
+        lines = Learners(LinearRegression(), LinearRegression(), LinearRegression())  # type: ignore[arg-type]
+        estimator = DMLIV(lines, n_folds=2, random_state=0)
+        estimator.fit(sample.Y, sample.T, Z=sample.Z, X=sample.X[["time"]], W=sample.X[["kind", "seats"]])
+        estimator.save(model)
+    options = ("--instrument", "fuel", *controls) if named else ()
+    result = run("report", model, data, "-o", page, "--outcome", "profit", "--weight", "share", *options)
+    assert result.exit_code == 0, result.output
+    text = page.read_text(encoding="utf-8")
+    assert "rows count by their weights" in text
+    assert text.count("<td>control</td>") == 2
+    unknown = run("report", model, data, "-o", page, "--weight", "shares")
+    assert unknown.exit_code == 1
+    assert "did you mean 'share'" in unknown.stderr
