@@ -34,6 +34,8 @@ from dmliv.second_stage.kernel import KernelStructural, LawMeans, action_blocks
 
 # Rows that the moments of a fold are taken from, at most: more would not change digits that count.
 _MOMENT_ROWS = 50_000
+# Bandwidth between levels of a discrete action, in distances: what h misses at one says little of another.
+_LEVEL_BANDWIDTH = 0.5
 # Keeps the normal equations of q invertible where features hardly differ.
 _JITTER = 1e-12
 
@@ -50,12 +52,12 @@ class Debiased:
         How large the miss of h may be, in standard deviations of the outcome. Larger is more cautious.
     action_bandwidth : float
         How fast the miss may change with the action: the bandwidth of its kernel in median distances between
-        actions, at most.
+        actions, at most. Levels of a discrete action have little in common, whatever this is.
     """
 
     n_landmarks: int = 200
     miss_sd: float = 1.0
-    action_bandwidth: float = 1.0
+    action_bandwidth: float = 1.5
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -64,7 +66,7 @@ class Debiased:
         for name in ("miss_sd", "action_bandwidth"):
             value = getattr(self, name)
             if not isinstance(value, (int, float, np.number)) or not 0.0 < value < np.inf:
-                raise InputError(f"Expected a positive {name}, got {value!r}; 1.0 is the default.")
+                raise InputError(f"Expected a positive {name}, got {value!r}; 1.0 is a good start.")
 
     def learn(
         self,
@@ -171,7 +173,8 @@ class Debiased:
             action[used], action_blocks(data.action_spec), np.ones(width), "product", generator
         )
         scales = bandwidths.scales.copy()
-        scales[:width] = np.minimum(scales[:width], self.action_bandwidth * medians)
+        most = self.action_bandwidth if data.action_spec.kind == "continuous" else _LEVEL_BANDWIDTH
+        scales[:width] = np.minimum(scales[:width], most * medians)
         landmarks = np.sort(used[: self.n_landmarks])
         context = bandwidths.encoder.standardised(data.context.take(landmarks))
         features = LandmarkFeatures.learn(np.hstack([action[landmarks], context]), scales)

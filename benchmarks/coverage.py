@@ -1,0 +1,181 @@
+"""How often 95 % intervals hold the truth: many small data sets with known truth, one fit each.
+
+``python benchmarks/coverage.py run --problem demand-1000 --seeds 1000-1199`` goes on from the records it
+finds; ``python benchmarks/coverage.py render`` writes the table of docs/results/coverage.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dmliv import DMLIV
+from dmliv.learners import neural
+from dmliv.problems import TicketDemand
+from dmliv.problems.suite import SUITE
+
+RECORDS = Path("docs/results/coverage.jsonl")
+PAGE = Path("docs/results/coverage.md")
+ALPHA = 0.05
+BEGIN, END = "<!-- table -->", "<!-- end of table -->"
+# What a fitted model is asked, in the words of the table.
+WORDS = {
+    "effect": "average effect between the quartiles of the action",
+    "shift": "every action shifted by half a standard deviation",
+    "derivative": "average derivative",
+    "policy": "value of the learned policy minus today's",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem at a size."""
+
+    words: str
+    problem: Any
+    n_rows: int
+
+
+CASES: dict[str, Case] = {
+    "demand-1000": Case("ticket demand, 1000 rows", TicketDemand(), 1000),
+    "demand-2000": Case("ticket demand, 2000 rows", TicketDemand(), 2000),
+    "binary": Case("encouraged-training (binary action), 1000 rows", SUITE["encouraged-training"], 1000),
+    "two-instruments": Case(
+        "heavy-tailed-returns (two instruments), 1000 rows", SUITE["heavy-tailed-returns"], 1000
+    ),
+}
+
+
+def replicate(case: Case, seed: int) -> dict[str, dict[str, float]]:
+    """Draw rows, fit, and return truth, estimates and interval ends of every question."""
+    data = case.problem.sample(case.n_rows, seed=seed)
+    est = DMLIV(neural(effort="fast"), random_state=seed)
+    est.fit(data.Y, data.T, Z=data.Z, X=data.X, inference="debiased")
+    truth, X = case.problem.counterfactual, data.X
+    n_rows = case.n_rows
+
+    def asked(first: Any, second: Any, interval: tuple[float, float], unit: float = 1.0) -> dict[str, float]:
+        """Compare the mean of h(X, first) - h(X, second), per unit, with the truth."""
+        first, second = (np.broadcast_to(actions, n_rows) for actions in (first, second))
+        effects = (est.predict(first, X) - est.predict(second, X)) / unit
+        true = float(np.mean(truth(X, first) - truth(X, second)) / unit)
+        naive = 1.959964 * float(effects.std(ddof=1)) / np.sqrt(n_rows)
+        return {
+            "truth": true,
+            "lower": float(interval[0]),
+            "upper": float(interval[1]),
+            "plug_in": float(effects.mean()),
+            "naive_half": float(naive),
+        }
+
+    if case.problem is SUITE["encouraged-training"]:
+        policy = est.policy()
+        chosen = policy.predict(X)
+        return {
+            "effect": asked(1.0, 0.0, est.ate_interval(X, T0=0.0, T1=1.0, alpha=ALPHA)),
+            "policy": asked(chosen, data.T, policy.value_interval(X, alpha=ALPHA, versus=data.T)),
+        }
+    actions = np.asarray(data.T).ravel()
+    spread = float(actions.std())
+    low, high = np.quantile(actions, [0.25, 0.75])
+    step = 0.05 * spread
+    policy = est.policy(np.linspace(*np.quantile(actions, [0.1, 0.9]), 41))
+    lower, upper = est.average_marginal_effect_interval(actions, X, alpha=ALPHA)
+    return {
+        "effect": asked(high, low, est.ate_interval(X, T0=low, T1=high, alpha=ALPHA)),
+        "shift": asked(
+            actions + 0.5 * spread,
+            actions,
+            est.shift_effect_interval(actions, X, delta=0.5 * spread, alpha=ALPHA),
+        ),
+        "derivative": asked(actions + step, actions - step, (lower[0], upper[0]), 2.0 * step),
+        "policy": asked(policy.predict(X), actions, policy.value_interval(X, alpha=ALPHA, versus=actions)),
+    }
+
+
+def run(name: str, seeds: range, records: Path) -> None:
+    """Add the replications that have no record yet."""
+    known = {(record["case"], record["seed"]) for record in read(records)}
+    for seed in seeds:
+        if (name, seed) in known:
+            continue
+        record = {"case": name, "seed": seed, "asked": replicate(CASES[name], seed)}
+        with records.open("a") as handle:
+            handle.write(json.dumps(record) + "\n")
+        print(f"{name}, seed {seed} of {seeds.start} to {seeds.stop - 1}", flush=True)
+
+
+def read(records: Path) -> list[dict[str, Any]]:
+    """Return all records."""
+    return [json.loads(line) for line in records.read_text().splitlines()] if records.exists() else []
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """Return coverage and widths as Markdown."""
+    groups: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
+    for record in records:
+        for question, answer in record["asked"].items():
+            groups[record["case"], question].append(answer)
+    lines = [
+        "| problem | question | data sets | coverage | mean width | error of the middle (bias, sd) "
+        "| naive coverage | naive width |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for case in CASES:
+        for question in WORDS:
+            answers = groups.get((case, question))
+            if answers:
+                lines.append(_line(case, question, answers))
+    return "\n".join(lines)
+
+
+def _line(case: str, question: str, answers: list[dict[str, float]]) -> str:
+    def column(read_one: Callable[[dict[str, float]], float]) -> Any:
+        return np.array([read_one(answer) for answer in answers])
+
+    truth, lower, upper = (column(lambda a, key=key: a[key]) for key in ("truth", "lower", "upper"))  # type: ignore[misc]
+    plug_in, half = column(lambda a: a["plug_in"]), column(lambda a: a["naive_half"])
+    covered, naive = (lower <= truth) & (truth <= upper), np.abs(plug_in - truth) <= half
+    error = (lower + upper) / 2 - truth
+    return (
+        f"| {CASES[case].words} | {WORDS[question]} | {len(answers)} | {100 * covered.mean():.1f} % "
+        f"| {np.mean(upper - lower):.3f} | {error.mean():+.3f}, {error.std(ddof=1):.3f} "
+        f"| {100 * naive.mean():.1f} % | {np.mean(2 * half):.3f} |"
+    )
+
+
+def render(records: Path, page: Path) -> None:
+    """Put the table into the page."""
+    text = page.read_text()
+    before, rest = text.split(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n\n{table(read(records))}\n\n{END}{rest.split(END)[1]}")
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    runs = commands.add_parser("run")
+    runs.add_argument("--problem", choices=list(CASES), required=True)
+    runs.add_argument("--seeds", default="1000-1199")
+    runs.add_argument("--records", type=Path, default=RECORDS)
+    shows = commands.add_parser("render")
+    shows.add_argument("--records", type=Path, default=RECORDS)
+    shows.add_argument("--page", type=Path, default=PAGE)
+    arguments = parser.parse_args()
+    if arguments.command == "render":
+        render(arguments.records, arguments.page)
+        return
+    first, last = (int(part) for part in arguments.seeds.split("-"))
+    run(arguments.problem, range(first, last + 1), arguments.records)
+
+
+if __name__ == "__main__":
+    main()
