@@ -24,6 +24,7 @@ from dmliv.problems.suite import SUITE
 RECORDS = Path("docs/results/coverage.jsonl")
 PAGE = Path("docs/results/coverage.md")
 ALPHA = 0.05
+BAND_ROWS = 50
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
 # What a fitted model is asked, in the words of the table.
 WORDS = {
@@ -53,7 +54,7 @@ CASES: dict[str, Case] = {
 }
 
 
-def replicate(case: Case, seed: int) -> dict[str, dict[str, float]]:
+def replicate(case: Case, seed: int) -> dict[str, Any]:
     """Draw rows, fit, and return truth, estimates and interval ends of every question."""
     data = case.problem.sample(case.n_rows, seed=seed)
     est = DMLIV(neural(effort="fast"), random_state=seed)
@@ -75,12 +76,23 @@ def replicate(case: Case, seed: int) -> dict[str, dict[str, float]]:
             "naive_half": float(naive),
         }
 
+    def pointwise(actions: Any) -> dict[str, float]:
+        """Return the share of contexts and actions at which the band of the curve holds the truth."""
+        some, repeated = np.repeat(X[:BAND_ROWS], len(actions), axis=0), np.tile(actions, BAND_ROWS)
+        lower, upper = est.predict_interval(repeated, some, alpha=ALPHA)
+        true = truth(some, repeated)
+        return {
+            "covered": float(np.mean((lower <= true) & (true <= upper))),
+            "width": float(np.mean(upper - lower)),
+        }
+
     if case.problem is SUITE["encouraged-training"]:
         policy = est.policy()
         chosen = policy.predict(X)
         return {
             "effect": asked(1.0, 0.0, est.ate_interval(X, T0=0.0, T1=1.0, alpha=ALPHA)),
             "policy": asked(chosen, data.T, policy.value_interval(X, alpha=ALPHA, versus=data.T)),
+            "band": pointwise(np.array([0.0, 1.0])),
         }
     actions = np.asarray(data.T).ravel()
     spread = float(actions.std())
@@ -120,7 +132,7 @@ def read(records: Path) -> list[dict[str, Any]]:
 def table(records: list[dict[str, Any]]) -> str:
     """Return coverage and widths as Markdown."""
     groups: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
-    for record in records:
+    for record in sorted(records, key=lambda each: each["seed"]):
         for question, answer in record["asked"].items():
             groups[record["case"], question].append(answer)
     lines = [
@@ -133,6 +145,23 @@ def table(records: list[dict[str, Any]]) -> str:
             answers = groups.get((case, question))
             if answers:
                 lines.append(_line(case, question, answers))
+    lines += [
+        "",
+        "Pointwise bands of the dose-response curve, at 50 contexts and five actions (both levels of a binary "
+        "one) per data set:",
+        "",
+        "| problem | points held, mean over data sets | tenth of the data sets with the least | mean width |",
+        "|---|---|---|---|",
+    ]
+    for case in CASES:
+        answers = groups.get((case, "band"))
+        if answers:
+            held = np.array([answer["covered"] for answer in answers])
+            width = np.mean([answer["width"] for answer in answers])
+            lines.append(
+                f"| {CASES[case].words} | {100 * held.mean():.1f} % | at most {100 * np.quantile(held, 0.1):.0f} % "
+                f"| {width:.3f} |"
+            )
     return "\n".join(lines)
 
 
