@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dmliv import controls, counterfactual, kernels, learners, schema, specs
-from dmliv.estimators import deep_gmm, least_squares
+from dmliv.estimators import anderson_rubin, deep_gmm, least_squares
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.estimators.deep_gmm import DeepGMM
 from dmliv.estimators.dfiv import DFIV
@@ -87,6 +87,7 @@ MODULES_WITH_DATA: Final = (
     rivals,
     structural_features,
     # Estimators with models of their own.
+    anderson_rubin,
     deep_gmm,
     least_squares,
 )
