@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dmliv import controls, counterfactual, kernels, learners, schema, specs
+from dmliv.diagnostics import contexts, folds, strength, summary
 from dmliv.estimators import anderson_rubin, deep_gmm, least_squares
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.estimators.deep_gmm import DeepGMM
@@ -86,6 +87,11 @@ MODULES_WITH_DATA: Final = (
     regressor,
     rivals,
     structural_features,
+    # Diagnostics that were computed before saving.
+    contexts,
+    folds,
+    strength,
+    summary,
     # Estimators with models of their own.
     anderson_rubin,
     deep_gmm,
