@@ -107,19 +107,13 @@ def _fast() -> Learners:
 
 DESIGNS = (
     *(Design(f"ticket demand, strength {s:g}", 1000, 20, _ticket(s), None) for s in (1.0, 0.4, 0.01)),
+    *(Design(f"ticket demand, strength {s:g}", 5000, 20, _ticket(s), None) for s in (1.0, 0.4, 0.01)),
     Design("two instruments, line", 1000, 200, _two(0.0, curved=False), lines),
     Design("two instruments, line, direct effect 0.3", 1000, 50, _two(0.3, curved=False), lines),
     Design("two instruments, curve", 1000, 200, _two(0.0, curved=True), trees_and_kernel),
     Design("two instruments, curve, direct effect 0.3", 1000, 50, _two(0.3, curved=True), trees_and_kernel),
-    Design("ticket demand, networks", 1000, 60, _ticket(1.0), _fast),
-    Design(
-        "two instruments that follow the context, line",
-        1000,
-        50,
-        _two(0.0, curved=False, balanced=False),
-        lines,
-    ),
-    *(Design(f"ticket demand, strength {s:g}", 5000, 20, _ticket(s), None) for s in (1.0, 0.4, 0.01)),
+    Design("instruments from the context, line", 1000, 20, _two(0.0, curved=False, balanced=False), lines),
+    Design("ticket demand, networks", 1000, 20, _ticket(1.0), _fast),
 )
 
 

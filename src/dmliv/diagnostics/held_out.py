@@ -13,6 +13,8 @@ from dmliv.data import FloatArray, IntArray, Table, TableSchema
 from dmliv.first_stage.regressors import fit_clone, predict_rows
 from dmliv.nets.encoding import TableEncoder
 
+#: Rows that every column that is partialled out needs.
+ROWS_PER_COLUMN = 25
 _FOLDS = 3
 _UNUSED_BINS = 2
 _LEARNERS: Final = (
@@ -26,6 +28,26 @@ _LEARNERS: Final = (
 def plain_columns(schema: TableSchema, table: Table) -> FloatArray:
     """Return standardised numbers and indicators of levels, shape (n, width)."""
     return TableEncoder.learn(table, schema.n_levels, _UNUSED_BINS).standardised(table)
+
+
+def bent_columns(schema: TableSchema, table: Table, n_bins: int, most: int) -> FloatArray:
+    """Return piecewise-linear functions of numbers and indicators of levels, at most ``most`` columns.
+
+    Where there would be more, plain columns take their place, or the leading directions of these.
+    """
+    plain = plain_columns(schema, table)
+    if plain.shape[1] > most:
+        return leading(plain, most)
+    bent = TableEncoder.learn(table, schema.n_levels, n_bins).piecewise_linear(table)
+    return bent if bent.shape[1] <= most else plain
+
+
+def leading(columns: FloatArray, most: int) -> FloatArray:
+    """Return the columns, or their leading principal components if they are more than ``most``."""
+    if columns.shape[1] <= most:
+        return columns
+    left, sizes, _ = np.linalg.svd(columns - columns.mean(axis=0), full_matrices=False)
+    return np.asarray(left[:, :most] * sizes[:most])
 
 
 def predicted(inputs: FloatArray, targets: FloatArray, weight: FloatArray, seed: int) -> FloatArray:

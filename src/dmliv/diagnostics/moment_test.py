@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import chi2, rankdata
 
-from dmliv.data import FloatArray, Table, TrainingData
-from dmliv.diagnostics.held_out import plain_columns
+from dmliv.data import FloatArray, TrainingData
+from dmliv.diagnostics.held_out import ROWS_PER_COLUMN, bent_columns, leading, plain_columns
 from dmliv.diagnostics.strength import WEAK_F, MovedAction
 from dmliv.linear_algebra import left_over
-from dmliv.nets.encoding import TableEncoder, products
+from dmliv.nets.encoding import products
 from dmliv.second_stage.base import StructuralModel, action_vectors
 
 _CONTEXT_BINS = 6
@@ -33,7 +33,6 @@ _MOMENT_BINS = 3
 # Context columns whose products with the action let h move.
 _MOST_MODIFIERS = 8
 _MOST_INSTRUMENTS = 6
-_ROWS_PER_COLUMN = 25
 _ROWS_PER_MOMENT = 40
 # More moments than needed would spread the power of the test.
 _ENOUGH = 3
@@ -89,13 +88,13 @@ def moment_test(
     # The context's own columns, and what flexible models make of them.
     learned = np.hstack([moved.from_context, outcome_from_context])
     ones = np.ones((len(rows), 1))
-    most = len(rows) // _ROWS_PER_COLUMN
-    included = np.hstack([ones, learned, _bent(data, context, plain, _CONTEXT_BINS, most)])
-    modifiers = np.hstack([_leading(plain, _MOST_MODIFIERS), learned])
+    most = len(rows) // ROWS_PER_COLUMN
+    included = np.hstack([ones, learned, bent_columns(data.context_schema, context, _CONTEXT_BINS, most)])
+    modifiers = np.hstack([leading(plain, _MOST_MODIFIERS), learned])
     endogenous = np.column_stack([_moves(action, modifiers, data.action_spec.kind), fitted])
     columns = _places(plain_columns(data.instrument_schema, data.instrument)[rows])
-    bent = _bent(data, context, plain, _MOMENT_BINS, most)
-    blocks = _moments(_leading(columns, _MOST_INSTRUMENTS), _leading(plain, _MOST_MODIFIERS), bent)
+    bent = bent_columns(data.context_schema, context, _MOMENT_BINS, most)
+    blocks = _moments(leading(columns, _MOST_INSTRUMENTS), leading(plain, _MOST_MODIFIERS), bent)
     return overidentification(outcome - fitted, included, endogenous, blocks, weight)
 
 
@@ -182,20 +181,6 @@ def _places(columns: FloatArray) -> FloatArray:
     ranks = rankdata(columns, axis=0)
     centred = ranks - ranks.mean(axis=0)
     return np.asarray(centred / np.maximum(centred.std(axis=0), 0.5))
-
-
-def _bent(data: TrainingData, context: Table, plain: FloatArray, n_bins: int, most: int) -> FloatArray:
-    """Return piecewise-linear functions of the context, or plain ones, at most ``most`` columns."""
-    bent = TableEncoder.learn(context, data.context_schema.n_levels, n_bins).piecewise_linear(context)
-    return bent if bent.shape[1] <= most else _leading(plain, most)
-
-
-def _leading(columns: FloatArray, most: int) -> FloatArray:
-    """Return the columns, or their leading principal components if they are more than ``most``."""
-    if columns.shape[1] <= most:
-        return columns
-    left, sizes, _ = np.linalg.svd(columns - columns.mean(axis=0), full_matrices=False)
-    return np.asarray(left[:, :most] * sizes[:most])
 
 
 def _independent(columns: FloatArray, given: FloatArray) -> FloatArray:

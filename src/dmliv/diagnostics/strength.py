@@ -8,13 +8,14 @@ import numpy as np
 from scipy.stats import ncx2
 
 from dmliv.data import FloatArray, IntArray, TrainingData
-from dmliv.diagnostics.held_out import explained, plain_columns, predicted
+from dmliv.diagnostics.held_out import ROWS_PER_COLUMN, bent_columns, explained, plain_columns, predicted
 from dmliv.linear_algebra import left_over, orthonormal, standardise
 from dmliv.progress import ProgressReporter, SilentProgress
 from dmliv.second_stage.base import action_vectors
 
 # More rows would not change the verdict, and every fit stays well below a second.
 _MOST_ROWS = 5000
+_CONTEXT_BINS = 16
 #: Below this F of the moved action an instrument is called weak; see docs/results/diagnostics.md.
 WEAK_F = 10.0
 # The effective F is compared with the value above which the bias of two-stage least squares is, with 95 %
@@ -81,8 +82,10 @@ class MovedAction:
         Predictions from the context.
     from_both : ndarray, shape (m, d)
         Predictions from context and instrument.
+    left_open : ndarray, shape (m, d)
+        What the context leaves open of the action.
     moved : ndarray, shape (m, d)
-        What the instrument adds: the difference, minus what the context says of the difference.
+        What context and instrument say of the action, without what the context alone says.
     n_rows : int
         Rows that count in the data.
     """
@@ -92,13 +95,9 @@ class MovedAction:
     action: FloatArray
     from_context: FloatArray
     from_both: FloatArray
+    left_open: FloatArray
     moved: FloatArray
     n_rows: int
-
-    @property
-    def left_open(self) -> FloatArray:
-        """What the context leaves open of the action, shape (m, d)."""
-        return self.action - self.from_context
 
     @property
     def scale(self) -> float:
@@ -137,11 +136,17 @@ def moved_action(data: TrainingData, *, seed: int, progress: ProgressReporter | 
         advance()
         from_both = predicted(both, action, weight, seed)
         advance()
-        # Two models also differ in how they see the context; that part is not the instrument's.
-        difference = from_both - from_context
-        moved = difference - predicted(context, difference, weight, seed)
+        of_both = predicted(context, from_both, weight, seed)
         advance()
-    return MovedAction(rows, weight, action, from_context, from_both, moved, len(used))
+    # Predictions from both also hold what the context says. Partialling it out beats subtracting predictions:
+    # their errors would enter action and instrument alike and look like strength.
+    most = len(rows) // ROWS_PER_COLUMN
+    bent = bent_columns(data.context_schema, data.context.take(rows), _CONTEXT_BINS, most)
+    root = np.sqrt(weight)[:, None]
+    known = np.hstack([np.ones((len(rows), 1)), from_context, of_both, bent])
+    basis = orthonormal(standardise(known, weight)[1] * root)
+    left_open, moved = (left_over(values * root, basis) / root for values in (action, from_both))
+    return MovedAction(rows, weight, action, from_context, from_both, left_open, moved, len(used))
 
 
 def strength_of(data: TrainingData, moved: MovedAction) -> InstrumentStrength:

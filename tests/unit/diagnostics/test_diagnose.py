@@ -148,6 +148,19 @@ def test_other_kinds_of_data(n_folds: int, diagnosed: Any) -> None:
     assert np.isfinite(both["projected_f"].value)
 
 
+def test_more_columns_than_rows_and_controls(diagnosed: Any) -> None:
+    rng = np.random.default_rng(11)
+    pixels, Z, hidden = rng.standard_normal((150, 200)), rng.standard_normal(150), rng.standard_normal(150)
+    T = Z + pixels[:, 0] + hidden
+    found, _, _ = diagnosed(T + hidden, T, Z=Z, X=pixels, n_folds=2)
+    assert np.isfinite(found["projected_f"].value)
+    # The context alone explains every row, so no line of the instrument is left.
+    assert found["effective_f"].value == 0.0
+    controlled, estimator, _ = diagnosed(T + hidden, T, Z=Z, X=pixels[:, :1], W=pixels[:, 1:3], n_folds=2)
+    assert {cell.column for cell in controlled.cells} == {"context", "control_0", "control_1"}
+    assert estimator.predict(0.0, pixels[:, :1]).shape == (150,)
+
+
 def test_frames_and_print(good: Any) -> None:
     found: Diagnostics = good[0]
     frame = found.to_frame()
