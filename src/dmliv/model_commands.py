@@ -64,7 +64,7 @@ def fit(
 
     from dmliv import tables
     from dmliv.data import IVData, prepare
-    from dmliv.instrument_strength import instrument_strength
+    from dmliv.diagnostics.strength import instrument_strength
     from dmliv.model_reports import fit_warnings, show_columns, show_fit
     from dmliv.progress import BarProgress
 

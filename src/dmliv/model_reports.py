@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from dmliv.data import ActionSpec, FloatArray, TableSchema, TrainingData
+from dmliv.diagnostics.strength import InstrumentStrength
 from dmliv.errors import listed
 from dmliv.estimators.base import CounterfactualEstimator
-from dmliv.instrument_strength import InstrumentStrength
 from dmliv.policy.decisions import Decisions
 
 # Columns of a role that are shown one by one.
@@ -70,6 +70,8 @@ def show_fit(console: Console, estimator: CounterfactualEstimator, strength: Ins
     grid.add_row("Action by a simple model, R2 held out: context alone", f"{strength.context_r2:.3f}")
     grid.add_row("... and with the instrument", f"{strength.full_r2:.3f}")
     grid.add_row("Strength: share of the rest the instrument explains", f"{strength.partial_r2:.3f}")
+    grid.add_row("Strength: F of what it moves, nonlinear", f"{strength.projected_f:,.1f}")
+    grid.add_row("Strength: effective F, linear", f"{strength.effective_f:,.1f}")
     console.print(grid)
 
 
@@ -81,7 +83,7 @@ def fit_warnings(
     if strength.is_weak:
         found.append(
             f"The instrument explains {100.0 * strength.partial_r2:.2g} % of what the context leaves open of "
-            f"the action (F about {strength.partial_f:.2g}): too little to learn effects from. Find a "
+            f"the action (F {strength.projected_f:.2g}): too little to learn effects from. Find a "
             "stronger instrument or more rows."
         )
     losses: dict[str, float] = getattr(estimator, "nuisance_losses_", {})

@@ -20,8 +20,8 @@ import dmliv
 from dmliv import DMLIV, IVData, KernelIV, TwoStageLeastSquares
 from dmliv.cli import app
 from dmliv.data import prepare
+from dmliv.diagnostics.strength import instrument_strength
 from dmliv.errors import DMLIVError, InputError
-from dmliv.instrument_strength import instrument_strength
 from dmliv.model_options import METHODS, make_estimator, read_action, read_actions
 from dmliv.policy import Box, Interval
 from dmliv.tables import read_columns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -24,6 +24,9 @@ class CounterfactualEstimator(IntervalVerbs, BaseEstimator):  # type: ignore[mis
     counterfactual_ : Counterfactual
         The fitted h in the user's units.
     """
+
+    #: Attributes that a saved file leaves out.
+    _unsaved: ClassVar[frozenset[str]] = frozenset()
 
     counterfactual_: Counterfactual
 

@@ -11,14 +11,14 @@ import numpy as np
 from dmliv.counterfactual import Counterfactual
 from dmliv.data import ActionKind, ActionSpec, FloatArray, OutcomeSpec, Table, TableSchema, prepare
 from dmliv.errors import InputError, listed
+from dmliv.estimators.anderson_rubin import AndersonRubin, InstrumentMoments
 from dmliv.estimators.base import CounterfactualEstimator
+from dmliv.estimators.linear_uncertainty import LinearUncertainty
+from dmliv.linear_algebra import RANK_TOLERANCE, orthonormal, standardise
 from dmliv.nets.encoding import products
 from dmliv.second_stage.base import action_vectors
 
 Covariance = Literal["classical", "robust"]
-
-# Relative size below which a direction of a standardised design counts as rounding error.
-_RANK_TOLERANCE = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +111,12 @@ class SieveModel:
             return action[:, 1:]
         return _encode_bases(self.bases, action * self.action_spec.scale + self.action_spec.mean)
 
+    def features(self, context: Table, action: FloatArray) -> FloatArray:
+        """Return what the coefficients stand before: context, action features, then all their products."""
+        columns, features = self._columns(context), self.action_features(action)
+        crossed = (columns[:, :, None] * features[:, None, :]).reshape(len(columns), -1)
+        return np.hstack([columns, crossed])
+
     def predict(self, context: Table, action: FloatArray) -> FloatArray:
         """Return h row by row."""
         columns = self._columns(context)
@@ -146,14 +152,14 @@ class SieveModel:
         return np.hstack([np.ones((len(context), 1)), _context_columns(self.context_schema, context)])
 
 
-class TwoStageLeastSquares(CounterfactualEstimator):
+class TwoStageLeastSquares(AndersonRubin, CounterfactualEstimator):
     """Two-stage least squares on chosen features of action, context and instrument.
 
     By default h is linear in action and context. Powers, truncated powers (splines) and products with the
     context turn it into a sieve; the instruments are expanded in the same way, so that there are as many of
     them as endogenous features. Estimates, standard errors and first-stage statistics are those of
     ``linearmodels.iv.IV2SLS`` without small-sample correction. Columns that depend linearly on others share
-    their effect (the solution of least norm among standardised columns).
+    their effect (the solution of least norm among standardised columns). Intervals need no ``inference``.
 
     Parameters
     ----------
@@ -259,14 +265,18 @@ class TwoStageLeastSquares(CounterfactualEstimator):
             endogenous_names += [
                 f"{column} * {name}" for column in context_names for name in endogenous_names
             ]
+        outcome = data.outcome_spec.to_user(data.outcome[used])
+        exogenous = np.hstack([np.ones((len(used), 1)), context])
+        weight = data.weight[used] / data.weight[used].mean()
         coef, cov, partial_f = _two_stage_least_squares(
-            data.outcome_spec.to_user(data.outcome[used]),
-            np.hstack([np.ones((len(used), 1)), context]),
+            outcome,
+            exogenous,
             (endogenous, endogenous_names),
             instruments,
-            data.weight[used] / data.weight[used].mean(),
+            weight,
             robust=self.covariance == "robust",
         )
+        alone = endogenous.shape[1] == 1
         n_base = 1 + len(context_names)
         slopes = np.zeros((n_base, width))
         slopes.flat[: endogenous.shape[1]] = coef[n_base:]
@@ -276,8 +286,17 @@ class TwoStageLeastSquares(CounterfactualEstimator):
         self.coef_, self.cov_ = coef, cov
         self.std_errors_ = np.sqrt(np.diag(cov))
         self.first_stage_f_ = dict(zip(endogenous_names, partial_f.tolist(), strict=True))
+        self._moments = (
+            InstrumentMoments.learn(outcome, endogenous[:, 0], exogenous, instruments, weight)
+            if alone
+            else None
+        )
         self.structural_model_ = model
-        self.counterfactual_ = Counterfactual.learned(model, data)
+        # Products that were not asked for have coefficients of zero, which are certain.
+        covariance = np.zeros((n_base + slopes.size,) * 2)
+        covariance[: len(cov), : len(cov)] = cov / data.outcome_spec.scale**2
+        uncertainty = LinearUncertainty(model, covariance)
+        self.counterfactual_ = Counterfactual.learned(model, data, uncertainty=uncertainty)
         return self
 
     def _check_parameters(self) -> None:
@@ -319,13 +338,13 @@ def _two_stage_least_squares(
             f"{regressors.shape[1]} features and {instruments.shape[1]} excluded instruments; pass more rows "
             "or ask for fewer features."
         )
-    to_user, design = _standardise(regressors, weight)
-    excluded = _standardise(np.hstack([exogenous[:, :1], instruments]), weight)[1][:, 1:] * root
+    to_user, design = standardise(regressors, weight)
+    excluded = standardise(np.hstack([exogenous[:, :1], instruments]), weight)[1][:, 1:] * root
     design = design * root
     n_exogenous = exogenous.shape[1]
-    included = _orthonormal(design[:, :n_exogenous])
-    all_instruments = _orthonormal(np.hstack([design[:, :n_exogenous], excluded]))
-    rank = _orthonormal(design).shape[1]
+    included = orthonormal(design[:, :n_exogenous])
+    all_instruments = orthonormal(np.hstack([design[:, :n_exogenous], excluded]))
+    rank = orthonormal(design).shape[1]
     needed, offered = rank - included.shape[1], all_instruments.shape[1] - included.shape[1]
     if needed == 0:
         raise InputError(
@@ -340,7 +359,7 @@ def _two_stage_least_squares(
         )
     projected = all_instruments @ (all_instruments.T @ design)
     left, sizes, right = np.linalg.svd(projected, full_matrices=False)
-    kept = sizes > _RANK_TOLERANCE * sizes[0]
+    kept = sizes > RANK_TOLERANCE * sizes[0]
     if int(kept.sum()) < rank:
         raise InputError(
             f"Expected instruments that move every endogenous feature ({listed(names)}), got ones whose "
@@ -353,7 +372,7 @@ def _two_stage_least_squares(
     spread = inverse * (residual if robust else np.sqrt(np.mean(residual**2)))
     cov = spread @ spread.T
     # What the excluded instruments add to the included ones (Frisch-Waugh-Lovell).
-    added = _orthonormal(all_instruments - included @ (included.T @ all_instruments), offered)
+    added = orthonormal(all_instruments - included @ (included.T @ all_instruments), offered)
     partial_f = []
     for column in design[:, n_exogenous:].T:
         rest = column - all_instruments @ (all_instruments.T @ column)
@@ -363,37 +382,9 @@ def _two_stage_least_squares(
 
 def _wald(basis: FloatArray, coef: FloatArray, residual: FloatArray, robust: bool) -> float:
     """Return the Wald statistic of ``coef`` (q,) on an orthonormal ``basis`` (n, q); infinite if exact."""
-    if float(residual @ residual) <= _RANK_TOLERANCE**2 * float(coef @ coef):
+    if float(residual @ residual) <= RANK_TOLERANCE**2 * float(coef @ coef):
         return float("inf")
     if not robust:
         return float(coef @ coef) / float(np.mean(residual**2))
     scores = basis * residual[:, None]
     return float(coef @ np.linalg.lstsq(scores.T @ scores, coef, rcond=None)[0])
-
-
-def _standardise(columns: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Centre and scale all columns but the first, the constant.
-
-    Returns
-    -------
-    to_user : ndarray, shape (p, p)
-        Turns coefficients of the standardised columns into those of ``columns``.
-    standardised : ndarray, shape (n, p)
-    """
-    mean = np.average(columns[:, 1:], axis=0, weights=weight)
-    centred = columns[:, 1:] - mean
-    scale = np.sqrt(np.average(centred**2, axis=0, weights=weight))
-    varies = scale > 1e-12 * np.max(np.abs(columns[:, 1:]), axis=0, initial=0.0)
-    # A column without variation carries nothing beyond the constant, only rounding errors.
-    factor = np.where(varies, 1.0 / np.where(varies, scale, 1.0), 0.0)
-    to_user = np.diag(np.concatenate([[1.0], factor]))
-    to_user[0, 1:] = -mean * factor
-    return to_user, np.hstack([columns[:, :1], centred * factor])
-
-
-def _orthonormal(columns: FloatArray, rank: int | None = None) -> FloatArray:
-    """Return an orthonormal basis of the span of ``columns`` (n, p), shape (n, rank)."""
-    left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
-    if rank is None:
-        rank = int(np.sum(sizes > _RANK_TOLERANCE * sizes[0])) if len(sizes) else 0
-    return np.asarray(left[:, :rank])

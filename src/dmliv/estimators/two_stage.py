@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
-from joblib import Parallel, delayed, effective_n_jobs
+from joblib import effective_n_jobs
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 
@@ -22,13 +22,14 @@ from dmliv.data import (
     read_outcome,
     read_weight,
 )
+from dmliv.diagnostics import Diagnostics
+from dmliv.diagnostics.diagnose import diagnose
 from dmliv.errors import InputError
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.first_stage.base import Exogenous, Runtime
 from dmliv.first_stage.crossfit import FirstStage, cross_fit
 from dmliv.functionals import Uncertainty
-from dmliv.inference import Bootstrap, Debiased
-from dmliv.inference.bootstrap import ReplicateUncertainty
+from dmliv.inference import Debiased
 from dmliv.inference.choice import InferenceLike, read_inference
 from dmliv.learners import Learners, neural
 from dmliv.nets.device import resolve_device, single_thread
@@ -69,6 +70,9 @@ class TwoStageIV(CounterfactualEstimator):
     first_stage_: FirstStage
     structural_model_: StructuralModel
     nuisance_losses_: dict[str, float]
+    _unsaved: ClassVar[frozenset[str]] = frozenset({"_training"})
+    _training: tuple[TrainingData, int] | None = None
+    _diagnostics: Diagnostics | None = None
     _controls: Controls | None = None
     _control_sample: Table | None = None
 
@@ -188,50 +192,46 @@ class TwoStageIV(CounterfactualEstimator):
                     runtime=runtime,
                 )
             elif wanted is not None:
-                uncertainty = self._replicate(wanted, data, groups, (Y, T, Z, X, W), second_seed, runtime)
+
+                def refit(weight: FloatArray, replicate_seed: int) -> StructuralModel:
+                    again = clone(self).set_params(random_state=replicate_seed, verbose=False, n_jobs=1)
+                    again.fit(Y, T, Z=Z, X=X, W=W, sample_weight=weight, cluster=groups)
+                    fitted: StructuralModel = again.structural_model_
+                    return fitted
+
+                uncertainty = wanted.learn(refit, data.weight, groups, seed=second_seed, runtime=runtime)
         # Everything is ready: only now does the estimator change.
         some = _some_rows(data, second_seed)
         self._instrument_schema = data.instrument_schema
         self._instrument_sample = data.instrument.take(some)
         self._controls = data.controls
         self._control_sample = None if data.controls is None else data.controls.of(data.context.take(some))
+        self._training, self._diagnostics = (data, second_seed), None
         self.first_stage_ = first_stage
         self.structural_model_ = model
         self.nuisance_losses_ = losses
         self.counterfactual_ = Counterfactual.learned(model, data, seed=second_seed, uncertainty=uncertainty)
         return self
 
-    def _replicate(
-        self,
-        bootstrap: Bootstrap,
-        data: TrainingData,
-        cluster: IntArray | None,
-        columns: tuple[object, object, object, object, object],
-        seed: int,
-        runtime: Runtime,
-    ) -> ReplicateUncertainty:
-        """Fit clones with random row weights; joblib decides where."""
-        Y, T, Z, X, W = columns
-        factors = bootstrap.weights(len(data), cluster, seed)
-        seeds = np.random.SeedSequence([seed, 6]).generate_state(len(factors))
+    def diagnostics(self) -> Diagnostics:
+        """Return how far the fit can be trusted: strength, moments, support, balance; print it.
 
-        def fit(factor: FloatArray, replicate_seed: int) -> StructuralModel:
-            replicate = clone(self).set_params(random_state=int(replicate_seed), verbose=False, n_jobs=1)
-            weight = data.weight * factor
-            replicate.fit(Y, T, Z=Z, X=X, W=W, sample_weight=weight, cluster=cluster)
-            fitted: StructuralModel = replicate.structural_model_
-            return fitted
-
-        found: list[StructuralModel] = []
-        jobs = Parallel(n_jobs=runtime.n_jobs, return_as="generator")(
-            delayed(fit)(factor, replicate_seed)
-            for factor, replicate_seed in zip(factors, seeds, strict=True)
-        )
-        with runtime.progress.stage("bootstrap", len(factors)) as advance:
-            for model in jobs:
-                found.append(model)
-                advance()
-        return ReplicateUncertainty(tuple(found))
+        It is computed at the first call, from the training rows, which a saved file does not hold: call it
+        before saving if it is wanted after loading.
+        """
+        self._fitted()
+        if self._diagnostics is None:
+            if self._training is None:
+                raise InputError(
+                    "Expected an estimator that still has its training rows, got a loaded one that was saved "
+                    "without diagnostics; call diagnostics() after fit and before save."
+                )
+            runtime = Runtime(resolve_device(self.device), progress_for(self.verbose), 1)
+            data, seed = self._training
+            self._diagnostics = diagnose(
+                data, self.first_stage_, self.structural_model_, seed=seed, runtime=runtime
+            )
+        return self._diagnostics
 
     def score(
         self,

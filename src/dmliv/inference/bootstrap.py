@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from joblib import Parallel, delayed
 
 from dmliv.data import FloatArray, IntArray, Table
 from dmliv.errors import InputError
+from dmliv.first_stage.base import Runtime
 from dmliv.functionals import Band
 from dmliv.second_stage.base import StructuralModel
 
@@ -28,6 +31,40 @@ class Bootstrap:
         """Check the number."""
         if not isinstance(self.n_replicates, (int, np.integer)) or self.n_replicates < 2:
             raise InputError(f"Expected at least 2 replicates, got {self.n_replicates!r}; 50 is the default.")
+
+    def learn(
+        self,
+        refit: Callable[[FloatArray, int], StructuralModel],
+        weight: FloatArray,
+        cluster: IntArray | None,
+        *,
+        seed: int,
+        runtime: Runtime,
+    ) -> ReplicateUncertainty:
+        """Fit the replicates; joblib decides where.
+
+        Parameters
+        ----------
+        refit : callable
+            Takes row weights (n,) and a seed, returns h.
+        weight : ndarray, shape (n,)
+            Row weights of the fit itself.
+        cluster : ndarray of int, shape (n,), optional
+        seed : int
+        runtime : Runtime
+        """
+        factors = self.weights(len(weight), cluster, seed)
+        seeds = np.random.SeedSequence([seed, 6]).generate_state(len(factors))
+        models = Parallel(n_jobs=runtime.n_jobs, return_as="generator")(
+            delayed(refit)(weight * factor, int(replicate_seed))
+            for factor, replicate_seed in zip(factors, seeds, strict=True)
+        )
+        found = []
+        with runtime.progress.stage("bootstrap", len(factors)) as advance:
+            for model in models:
+                found.append(model)
+                advance()
+        return ReplicateUncertainty(tuple(found))
 
     def weights(self, n_rows: int, cluster: IntArray | None, seed: int) -> list[FloatArray]:
         """Return factors on the weights of rows, one array (n,) per replicate; a cluster shares its own."""

@@ -66,7 +66,11 @@ def to_bytes(estimator: CounterfactualEstimator) -> bytes:
     estimator._fitted()
     encoder = Encoder()
     parameters = estimator.get_params(deep=False)
-    state = {key: value for key, value in vars(estimator).items() if key not in parameters}
+    state = {
+        key: value
+        for key, value in vars(estimator).items()
+        if key not in parameters and key not in estimator._unsaved
+    }
     description = {
         "class": name,
         "parameters": {key: encoder.encode(each, f"parameter {key}") for key, each in parameters.items()},

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from dmliv import controls, counterfactual, kernels, learners, schema, specs
-from dmliv.estimators import deep_gmm, least_squares
+from dmliv.diagnostics import contexts, folds, strength, summary
+from dmliv.estimators import anderson_rubin, deep_gmm, least_squares, linear_uncertainty
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.estimators.deep_gmm import DeepGMM
 from dmliv.estimators.dfiv import DFIV
@@ -90,9 +91,16 @@ MODULES_WITH_DATA: Final = (
     # Intervals.
     bootstrap,
     debiased,
+    # Diagnostics that were computed before saving.
+    contexts,
+    folds,
+    strength,
+    summary,
     # Estimators with models of their own.
+    anderson_rubin,
     deep_gmm,
     least_squares,
+    linear_uncertainty,
 )
 
 

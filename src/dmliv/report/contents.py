@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmliv.data import Column, FloatArray, IntArray
-from dmliv.instrument_strength import InstrumentStrength
+from dmliv.diagnostics.strength import InstrumentStrength
 from dmliv.policy.tree import PolicyTree
 from dmliv.report.panel_grid import PanelGrid
 

@@ -12,9 +12,10 @@ import pyarrow as pa
 from dmliv.controls import Controls, joined
 from dmliv.counterfactual import Counterfactual
 from dmliv.data import FloatArray, IntArray, Table, TableSchema, TrainingData, read_outcome, read_weight
+from dmliv.diagnostics.recommendations import least_support
+from dmliv.diagnostics.strength import InstrumentStrength, instrument_strength
 from dmliv.errors import InputError, common_length
 from dmliv.estimators.base import CounterfactualEstimator
-from dmliv.instrument_strength import InstrumentStrength, instrument_strength
 from dmliv.policy.decisions import Decisions
 from dmliv.policy.spaces import Box, Interval
 from dmliv.progress import ProgressReporter, SilentProgress
@@ -30,8 +31,6 @@ from dmliv.report.contents import (
 from dmliv.report.heterogeneity import explained_share
 from dmliv.report.panel_grid import design_panel
 from dmliv.report.words import (
-    RARE,
-    USUAL,
     cautions,
     columns_read,
     first_stage_facts,
@@ -320,7 +319,7 @@ def _summary(
         outside_share=float(outside.mean()),
         edge_share=None if at_edge is None else float(at_edge.mean()),
         support=decisions.support,
-        least_support=round(RARE * USUAL ** len(fitted.action.names), 9),
+        least_support=least_support(len(fitted.action.names)),
     )
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from dmliv.counterfactual import Counterfactual
 from dmliv.data import Column, FloatArray, IntArray, Table, TableSchema
+from dmliv.diagnostics.strength import WEAK_F, InstrumentStrength
 from dmliv.estimators.base import CounterfactualEstimator
-from dmliv.instrument_strength import WEAK_F, InstrumentStrength
 from dmliv.report.contents import ContextColumn, Fact, PolicySummary, RoleRow
 
 _MOST_COLUMNS = 40
@@ -17,10 +17,6 @@ _MOST_LEVELS = 6
 _MOST_IN_CAPTION = 4
 _FEW_ROWS = 200
 _MANY_AT_EDGE = 0.5
-# A quarter of a standard deviation around the mean of a normal action holds a fifth of the rows, per column;
-# an action with a twentieth of that is hardly ever seen.
-USUAL = 0.2
-RARE = 0.05
 _MANY_UNSUPPORTED = 0.1
 
 
@@ -107,7 +103,7 @@ def cautions(
     if strength is not None and strength.is_weak:
         found.append(
             f"The instrument is weak: it explains {100.0 * strength.partial_r2:.2g} % of what the context "
-            f"leaves open of the action (F about {strength.partial_f:.2g}, below {WEAK_F:g})."
+            f"leaves open of the action (F {strength.projected_f:.2g}, below {WEAK_F:g})."
         )
     if losses.get("outcome_r2", 1.0) <= 0.0:
         found.append("Context and instrument predict the outcome no better than its mean does.")

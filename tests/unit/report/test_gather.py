@@ -10,8 +10,8 @@ import pytest
 
 from dmliv import DMLIV, TwoStageLeastSquares
 from dmliv.data import Column, prepare
+from dmliv.diagnostics.strength import instrument_strength
 from dmliv.errors import InputError
-from dmliv.instrument_strength import instrument_strength
 from dmliv.policy import Box, Interval
 from dmliv.report.gather import MOST_ROWS, gather
 from dmliv.report.heterogeneity import explained_share, grouped
