@@ -23,6 +23,7 @@ from dmliv.first_stage.base import (
     Runtime,
 )
 from dmliv.first_stage.laws import ActionLaw, assemble, law_at
+from dmliv.first_stage.workers import on_cluster
 
 
 @dataclass(frozen=True)
@@ -162,10 +163,14 @@ def cross_fit(
     def fit_action() -> ActionModel:
         return action_learner.fit(data, row_sets, seed=int(action_seed), runtime=runtime)
 
-    # Threads, because both fits spend their time inside torch or inside joblib's own workers.
-    fitted: list[Any] = Parallel(n_jobs=min(2, runtime.n_jobs), backend="threading")(
-        [delayed(fit_outcome)(), delayed(fit_action)()]
-    )
+    if on_cluster():
+        # Each spreads over all workers; calls from threads would stay on this machine.
+        fitted: list[Any] = [fit_outcome(), fit_action()]
+    else:
+        # Threads, because both fits spend their time inside torch or inside joblib's own workers.
+        fitted = Parallel(n_jobs=min(2, runtime.n_jobs), backend="threading")(
+            [delayed(fit_outcome)(), delayed(fit_action)()]
+        )
     outcome_model: OutcomeModel | None = fitted[0]
     action_model: ActionModel = fitted[1]
     return fill_rows(data, fold, plan, outcome_model, action_model, runtime)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from dmliv.first_stage.features import ExogenousColumns, ExogenousEncoder
 from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, MixtureLaw
 from dmliv.first_stage.shared import SharedRows
 from dmliv.first_stage.views import EncodedViews, Supervised, row_weights
+from dmliv.first_stage.workers import spread, travelling
 from dmliv.nets.columns import Columns
 from dmliv.nets.heads import ClassHead, Head, MeanHead, MixtureHead
 from dmliv.nets.settings import LARGE_ROWS, NetworkSettings
@@ -389,12 +391,21 @@ def _fit_sides(fitter: _StackFitter, row_sets: Sequence[IntArray], seed: int) ->
     # from the rows all their members share (with K folds: the other half of the folds), and train apart, so
     # that the choice of one side leaves no trace in the other. Without a choice one stack is faster.
     n_sides = min(2, len(row_sets)) if has_choice(fitter.settings) else 1
-    sides = []
-    for number, side in enumerate(np.array_split(np.arange(len(row_sets)), n_sides)):
-        members = side.tolist()
-        generator = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, number])))
-        sides.append(fitter.fit_side(members, [row_sets[member] for member in members], generator))
+    moving = replace(fitter, runtime=travelling(fitter.runtime))
+    sides = spread(
+        [
+            partial(_fit_side, moving, side.tolist(), [row_sets[member] for member in side], seed, number)
+            for number, side in enumerate(np.array_split(np.arange(len(row_sets)), n_sides))
+        ]
+    )
     return FittedStack(fitter.encoder, tuple(sides))
+
+
+def _fit_side(
+    fitter: _StackFitter, members: list[int], row_sets: list[IntArray], seed: int, number: int
+) -> FittedSide:
+    generator = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, number])))
+    return fitter.fit_side(members, row_sets, generator)
 
 
 def _split(rows: IntArray, fraction: float, generator: np.random.Generator) -> tuple[IntArray, IntArray]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from dmliv.first_stage.blocks import BlockSource
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.laws import ActionLaw
 from dmliv.first_stage.networks import LARGE_CHOICE_ROWS
+from dmliv.first_stage.workers import spread, travelling
 from dmliv.nets.settings import LARGE_ROWS
 from dmliv.second_stage.base import StructuralModel, action_vectors
 from dmliv.second_stage.coefficients import CoefficientStructural
@@ -145,24 +147,35 @@ class RivalStructural:
                 self.kernel, data, first_stage, bandwidths, trials, seed=kernel_seed
             )
         staying = not_clearly_worse(judged, self.margin) if strong else tuple(judged)
-        models: dict[str, StructuralModel] = {}
+        moving, fits = travelling(runtime), dict[str, Callable[[], StructuralModel]]()
         if "networks" in staying:
-            models["networks"] = self.networks.train_ensemble(
-                data, first_stage, encoder, trials, generator=generator, runtime=runtime, source=source
+            fits["networks"] = partial(
+                self.networks.train_ensemble,
+                data,
+                first_stage,
+                encoder,
+                trials,
+                generator=generator,
+                runtime=moving,
+                source=source,
             )
         if "lines" in staying:
-            models["lines"] = self.lines.train_ensemble(
+            fits["lines"] = partial(
+                self.lines.train_ensemble,
                 data,
                 first_stage,
                 line_encoder,
                 line_encoding,
                 {name: float(losses.mean()) for name, losses in by_encoding.items()},
                 generator=line_generator,
-                runtime=runtime,
+                runtime=moving,
                 source=source,
             )
         if "kernel" in staying and self.kernel is not None and bandwidths is not None:
-            models["kernel"] = self.kernel.solve(data, plug_in, bandwidths, seed=kernel_seed, runtime=runtime)
+            fits["kernel"] = partial(
+                self.kernel.solve, data, plug_in, bandwidths, seed=kernel_seed, runtime=moving
+            )
+        models = dict(zip(fits, spread(list(fits.values())), strict=True))
         return MeanModel(models, {name: float(losses.mean()) for name, losses in judged.items()})
 
     def _is_strong(self, data: TrainingData, law: ActionLaw, encoder: StructuralEncoder) -> bool:
