@@ -1,7 +1,7 @@
 """How time and memory of the default DML-IV grow with the rows: in memory, and streamed from Parquet.
 
-Data are the suite's ``twenty-columns``: 20 contexts, 5 instruments, a truth that is known. Every fit runs in a
-process of its own on one thread, so that its peak memory is its own. Processor seconds are reported next to
+Data are the suite's ``twenty-columns``: 20 contexts, 5 instruments, a truth that is known. Every fit runs in
+a process of its own on one thread, so that its peak memory is its own. Processor seconds are reported next to
 elapsed ones, because the machine may have other work. Run parts, then render what is there::
 
     python benchmarks/scale.py memory --rows 10000 100000 1000000
@@ -267,13 +267,13 @@ def render() -> str:
     lines = ["# Scale", ""]
     lines += [
         "Default DML-IV (`DMLIV()`, ten folds, one thread) on the suite's `twenty-columns`: 20 contexts, 5",
-        "instruments. Written by `benchmarks/scale.py`; the machine had other work, so processor seconds are the",
-        "fair measure.",
+        "instruments. Written by `benchmarks/scale.py`. The machine had other work, so processor seconds are",
+        "the fair measure.",
         "The error is the mean squared error of h at the problem's 2000 test points (variance of the truth "
         f"{known['memory'][0]['variance_of_truth']:.2f}).",
         "",
-        "| rows | from | processor s | elapsed s | rows per processor s | data MB | peak MB | 3 x data + 2 GB "
-        "| MSE | h |",
+        "| rows | from | processor s | elapsed s | rows per processor s | data MB | peak MB "
+        "| 3 x data + 2 GB | MSE | h |",
         "|---:|---|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for part in ("memory", "parquet"):
@@ -287,7 +287,8 @@ def render() -> str:
             )
     lines += [
         "",
-        f"Growth exponent of processor seconds in memory: {exponent(known['memory'], 'processor_seconds'):.2f}; "
+        "Growth exponent of processor seconds in memory: "
+        f"{exponent(known['memory'], 'processor_seconds'):.2f}; "
         f"of elapsed seconds: {exponent(known['memory'], 'seconds'):.2f}.",
         "",
         "Where the processor seconds went:",
@@ -306,9 +307,9 @@ def render() -> str:
             "",
             "## Training steps",
             "",
-            f"Whole steps of a stack of {known['engine']['members']} networks (fetching and encoding a batch,",
-            "forward, loss, backward, clipping, AdamW) against a plain product of two 1024 x 1024 matrices, in",
-            "turn on the same core.",
+            f"Whole steps of a stack of {known['engine']['members']} networks (fetching and encoding a",
+            "batch, forward, loss, backward, clipping, AdamW) against a plain product of two 1024 x 1024",
+            "matrices, in turn on the same core.",
             "",
             "| nuisance | encoding | widths | batch | GFLOP/s | plain product | share of matrix products |",
             "|---|---|---|---:|---:|---:|---:|",

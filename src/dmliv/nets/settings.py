@@ -14,9 +14,9 @@ from dmliv.nets.training import TrainingPlan
 #: rows, columns are encoded a batch at a time, members of a stack share batches, and budgets grow more slowly
 #: than the rows.
 LARGE_ROWS = 50_000
-# Beyond that, batches and the rows that pass in training both grow with this power of the number of rows.
+# Beyond that, batches grow with the first power of the rows, and epochs fall with the second.
 _BATCH_POWER = 0.5
-_EPOCH_POWER = 0.35
+_EPOCH_POWER = 0.15
 # Larger batches are no faster.
 _LARGEST_BATCH = 1024
 

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 
 from dmliv.data import ActionKind, IntArray, TrainingData, prepare, read_weight
 from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
+from dmliv.nets.settings import LARGE_ROWS
+from dmliv.progress import BarProgress
 from dmliv.schema import Source
 from dmliv.streaming.rows import ParquetRows, RowGroup, hashed
 
@@ -71,6 +74,12 @@ def scan(
         min_rows=min_rows,
     )
     return Scan(sample, np.concatenate(ids), 1.0 if rows.weight is None else total_weight / n_rows)
+
+
+def sample_of(rows: ParquetRows, action_kind: ActionKind, seed: int) -> TrainingData:
+    """Return rows that stand for all, with progress shown: what a person looks at before a fit."""
+    runtime = Runtime(torch.device("cpu"), BarProgress(), 1)
+    return scan(rows, LARGE_ROWS, action_kind, min_rows=2, seed=seed, runtime=runtime).sample
 
 
 def _check(rows: ParquetRows, table: pa.Table, group: RowGroup) -> None:
