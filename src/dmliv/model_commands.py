@@ -13,6 +13,7 @@ from dmliv.model_options import LEARNERS, METHODS, make_estimator, read_action, 
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from rich.console import Console
 
     from dmliv.data import TableSchema, TrainingData
     from dmliv.estimators.base import CounterfactualEstimator
@@ -31,7 +32,7 @@ ModelArgument = Annotated[Path, typer.Argument(help="A model file, as written by
 
 
 def fit(
-    data: Annotated[Path, typer.Argument(help="CSV or Parquet file.")],
+    data: Annotated[Path, typer.Argument(help="CSV or Parquet file, or a folder of Parquet files.")],
     outcome: Annotated[str, typer.Option(help="Column with the outcome.")],
     action: Annotated[list[str], typer.Option(help="Column with the action; repeat it for several.")],
     instrument: Annotated[list[str], typer.Option(help="Column with an instrument; repeat it for several.")],
@@ -82,8 +83,19 @@ def fit(
         "control": list(control or ()),
         "weight": [weight] if weight else [],
     }
-    table = tables.read_columns(data, roles, delimiter=delimiter)
     console = Console(highlight=False)
+    if data.is_dir():
+        for name, given in (("--drop-missing", drop_missing), ("--control", control)):
+            if given:
+                raise InputError(f"Expected one file with {name}, got a folder; leave the option out.")
+        sample = _fit_folder(console, estimator, data, roles, seed)
+        strength = instrument_strength(sample, seed=seed, progress=BarProgress())
+        show_fit(console, estimator, strength)
+        _warn(fit_warnings(sample, estimator, strength))
+        estimator.save(output)
+        console.print(f"Model: {output}", soft_wrap=True, markup=False)
+        return
+    table = tables.read_columns(data, roles, delimiter=delimiter)
     if drop_missing:
         table, dropped = tables.drop_missing(table)
         console.print(f"{dropped:,} rows with missing values left out.")
@@ -126,6 +138,24 @@ def fit(
     _warn(fit_warnings(again, estimator, strength))
     estimator.save(output)
     console.print(f"Model: {output}", soft_wrap=True, markup=False)
+
+
+def _fit_folder(
+    console: Console, estimator: Any, folder: Path, roles: dict[str, list[str]], seed: int
+) -> TrainingData:
+    """Fit to rows that stream from a folder of Parquet files; return a sample of them."""
+    from dmliv.model_reports import show_columns
+    from dmliv.streaming import ParquetRows, fit_parquet
+    from dmliv.streaming.scan import sample_of
+
+    columns: dict[str, Any] = {name: roles[name] for name in ("action", "instrument", "context")}
+    columns |= {"outcome": roles["outcome"][0], "weight": (*roles["weight"], None)[0]}
+    rows = ParquetRows(folder, **columns)
+    sample = sample_of(rows, getattr(estimator, "action_kind", "auto"), seed)
+    console.print(f"{rows.n_rows:,} rows in {len(rows.files):,} files. In a sample of them:")
+    show_columns(console, sample, rows.outcome)
+    fit_parquet(estimator, rows)
+    return sample
 
 
 def effect(

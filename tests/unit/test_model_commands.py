@@ -295,7 +295,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "UTF-16": (_csv((HEADER + GOOD).encode("utf-16")), "UTF-16"),
     "Latin-1": (_csv((HEADER + GOOD + "1,2,3,4,Köln\n").encode("latin-1")), "text in UTF-8 in column 'type'"),
     "2000 other columns": (_csv(WIDE), "(2000 in all)"),
-    "a folder": (_folder, "the folder"),
+    "a folder": (_folder, "a folder of Parquet files"),
     "no file": (lambda folder: folder / "bad.csv", "no file at"),
     "garbage": (_csv(np.random.default_rng(0).bytes(5000)), "Expected"),
     "another kind of file": (lambda folder: folder / "bad.xlsx", "file name that ends in"),

@@ -117,7 +117,9 @@ class Workers:
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise BackendError(f"Expected a Ray cluster at {self.address}, got: {error}") from error
         try:
-            with parallel_config(_RAY_BACKEND, n_jobs=self.jobs):
+            # A worker that dies is replaced, and what it was doing is done again.
+            lasting = {"max_restarts": -1, "max_task_retries": -1}
+            with parallel_config(_RAY_BACKEND, n_jobs=self.jobs, ray_remote_args=lasting):
                 yield
         finally:
             if started:

@@ -13,7 +13,7 @@ from dmliv.nets.settings import NetworkSettings
 # A choice looks at no more rows than this: enough to tell candidates apart, and choosing stays cheap next to
 # fitting. Few held-out rows make a noisy choice; then up to half of the rows are held out, and the halves
 # change places.
-_MOST_ROWS = 2000
+MOST_CHOICE_ROWS = 2000
 _ENOUGH_HELDOUT_ROWS = 400
 
 
@@ -60,7 +60,11 @@ def has_choice(settings: NetworkSettings) -> bool:
 
 
 def choose_inputs(
-    rows: IntArray, settings: NetworkSettings, generator: np.random.Generator, judge: Judge
+    rows: IntArray,
+    settings: NetworkSettings,
+    generator: np.random.Generator,
+    judge: Judge,
+    most_rows: int = MOST_CHOICE_ROWS,
 ) -> ChosenInputs:
     """Return the best inputs: first the best encoding, then the best learning rate for it.
 
@@ -74,11 +78,13 @@ def choose_inputs(
         Draws the splits.
     judge : callable
         Trains trials, described by a word for the progress bar, and returns their held-out losses.
+    most_rows : int
+        Rows that are looked at, at most.
     """
     chosen = ChosenInputs(settings.encodings[0], settings.rate_factors[0])
     if not has_choice(settings):
         return chosen
-    shuffled = generator.permutation(rows)[:_MOST_ROWS]
+    shuffled = generator.permutation(rows)[:most_rows]
     least = round(settings.validation_fraction * len(shuffled))
     size = max(1, least, min(_ENOUGH_HELDOUT_ROWS, len(shuffled) // 2))
     n_splits = 2 if size < _ENOUGH_HELDOUT_ROWS and 2 * size <= len(shuffled) else 1

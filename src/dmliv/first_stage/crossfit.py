@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from dmliv.first_stage.base import (
     OutcomeModel,
     Runtime,
 )
-from dmliv.first_stage.laws import ActionLaw, assemble
+from dmliv.first_stage.laws import ActionLaw, assemble, law_at
+from dmliv.first_stage.workers import on_cluster
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,27 @@ class FirstStage:
     action_model: ActionModel
     fold_members: tuple[int, ...]
     n_members: int
+
+
+def first_stage_at(first_stage: FirstStage, rows: IntArray) -> FirstStage:
+    """Return what the first stage left for some rows (sorted), re-indexed from zero."""
+    index = torch.from_numpy(rows)
+
+    def split_at(split: JudgedSplit) -> JudgedSplit:
+        return JudgedSplit(
+            np.flatnonzero(np.isin(rows, split.fit_rows)),
+            np.flatnonzero(np.isin(rows, split.judging_rows)),
+            split.target[rows],
+            law_at(split.law, index),
+        )
+
+    return replace(
+        first_stage,
+        target=first_stage.target[rows],
+        law=law_at(first_stage.law, index),
+        fold=first_stage.fold[rows],
+        splits=tuple(split_at(split) for split in first_stage.splits),
+    )
 
 
 def make_folds(n_rows: int, n_folds: int, generator: np.random.Generator) -> IntArray:
@@ -130,7 +152,7 @@ def cross_fit(
     fold_seed, outcome_seed, action_seed = np.random.SeedSequence(seed).generate_state(3)
     fold = _cluster_folds(len(data), n_folds, cluster, np.random.default_rng(fold_seed))
     halves = _cluster_folds(len(data), 2, cluster, np.random.default_rng([fold_seed, 1]))
-    plan = _plan_members(fold, n_folds, judged, halves)
+    plan = plan_members(fold, n_folds, judged, halves)
     row_sets = [member.fit_rows for member in plan]
 
     def fit_outcome() -> OutcomeModel | None:
@@ -141,12 +163,39 @@ def cross_fit(
     def fit_action() -> ActionModel:
         return action_learner.fit(data, row_sets, seed=int(action_seed), runtime=runtime)
 
-    # Threads, because both fits spend their time inside torch or inside joblib's own workers.
-    fitted: list[Any] = Parallel(n_jobs=min(2, runtime.n_jobs), backend="threading")(
-        [delayed(fit_outcome)(), delayed(fit_action)()]
-    )
+    if on_cluster():
+        # Each spreads over all workers; calls from threads would stay on this machine.
+        fitted: list[Any] = [fit_outcome(), fit_action()]
+    else:
+        # Threads, because both fits spend their time inside torch or inside joblib's own workers.
+        fitted = Parallel(n_jobs=min(2, runtime.n_jobs), backend="threading")(
+            [delayed(fit_outcome)(), delayed(fit_action)()]
+        )
     outcome_model: OutcomeModel | None = fitted[0]
     action_model: ActionModel = fitted[1]
+    return fill_rows(data, fold, plan, outcome_model, action_model, runtime)
+
+
+def fill_rows(
+    data: TrainingData,
+    fold: IntArray,
+    plan: Sequence[MemberPlan],
+    outcome_model: OutcomeModel | None,
+    action_model: ActionModel,
+    runtime: Runtime,
+) -> FirstStage:
+    """Fill every row with predictions of models that never saw it.
+
+    Parameters
+    ----------
+    data : TrainingData
+    fold : ndarray of int, shape (n,)
+    plan : sequence of MemberPlan
+        In rows of ``data``.
+    outcome_model, action_model
+        Fitted, one member per plan; no outcome model leaves the observed outcome as target.
+    runtime : Runtime
+    """
     exogenous = Exogenous(data.context, data.instrument)
     filling = [index for index, member in enumerate(plan) if member.fills]
     target, law = _fill(data, exogenous, outcome_model, action_model, plan, filling, runtime)
@@ -155,7 +204,7 @@ def cross_fit(
 
 
 @dataclass(frozen=True)
-class _MemberPlan:
+class MemberPlan:
     """One model of each nuisance: the rows it learns from, and the rows it is used on.
 
     ``fills`` tells a fold's model, which fills rows, from a half's model, which only judges settings.
@@ -166,7 +215,7 @@ class _MemberPlan:
     fills: bool
 
 
-def _plan_members(fold: IntArray, n_folds: int, judged: bool, halves: IntArray) -> list[_MemberPlan]:
+def plan_members(fold: IntArray, n_folds: int, judged: bool, halves: IntArray) -> list[MemberPlan]:
     """Return one model per fold and, where settings will be judged, one per half of the data.
 
     The halves are unions of folds. The model fitted on the second half stands with the folds of the first,
@@ -175,19 +224,19 @@ def _plan_members(fold: IntArray, n_folds: int, judged: bool, halves: IntArray) 
     everything = np.arange(len(fold))
     if n_folds == 1:
         first_half = halves == 0
-        sides = [[_MemberPlan(everything, everything, fills=True)], []]
+        sides = [[MemberPlan(everything, everything, fills=True)], []]
     else:
         n_first = (n_folds + 1) // 2
         first_half = fold < n_first
         members = [
-            _MemberPlan(np.flatnonzero(fold != k), np.flatnonzero(fold == k), fills=True)
+            MemberPlan(np.flatnonzero(fold != k), np.flatnonzero(fold == k), fills=True)
             for k in range(n_folds)
         ]
         sides = [members[:n_first], members[n_first:]]
     if judged:
         first, second = np.flatnonzero(first_half), np.flatnonzero(~first_half)
-        sides[0].append(_MemberPlan(second, first, fills=False))
-        sides[1].append(_MemberPlan(first, second, fills=False))
+        sides[0].append(MemberPlan(second, first, fills=False))
+        sides[1].append(MemberPlan(first, second, fills=False))
     return sides[0] + sides[1]
 
 
@@ -200,7 +249,7 @@ def _fill(
     exogenous: Exogenous,
     outcome_model: OutcomeModel | None,
     action_model: ActionModel,
-    plan: Sequence[_MemberPlan],
+    plan: Sequence[MemberPlan],
     filling: Sequence[int],
     runtime: Runtime,
 ) -> tuple[FloatArray, ActionLaw]:
@@ -219,7 +268,7 @@ def _judged_splits(
     exogenous: Exogenous,
     outcome_model: OutcomeModel | None,
     action_model: ActionModel,
-    plan: Sequence[_MemberPlan],
+    plan: Sequence[MemberPlan],
 ) -> tuple[JudgedSplit, ...]:
     judges = [index for index, member in enumerate(plan) if not member.fills]
     if not judges:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from dmliv.data import TableSchema
 from dmliv.errors import InputError
 from dmliv.first_stage.base import Exogenous, FloatArray
+from dmliv.nets.columns import ColumnEncoder, Columns
 from dmliv.nets.encoding import TableEncoder, products
 from dmliv.nets.images import ImageColumns
 
@@ -62,3 +65,33 @@ class ExogenousEncoder:
         else:
             raise InputError(f"Expected first-stage encodings among {EXOGENOUS_ENCODINGS}, got {encoding!r}.")
         return np.hstack(blocks)
+
+
+class ExogenousColumns:
+    """Makes the encodings of an :class:`ExogenousEncoder` from columns, for a batch at a time."""
+
+    def __init__(self, encoder: ExogenousEncoder, device: torch.device) -> None:
+        self._context = ColumnEncoder(encoder.context, device)
+        self._instrument = ColumnEncoder(encoder.instrument, device)
+
+    def width(self, encoding: str) -> int:
+        """Return the number of inputs."""
+        return self.encode(self._context.no_rows(), self._instrument.no_rows(), encoding).shape[1]
+
+    def encode(self, context: Columns, instrument: Columns, encoding: str) -> Tensor:
+        """Return inputs of a model, shape (n, width)."""
+        if encoding == "raw":
+            blocks = [self._context.raw(context), self._instrument.raw(instrument)]
+        elif encoding == "standardised":
+            blocks = [self._context.standardised(context), self._instrument.standardised(instrument)]
+        elif encoding == "piecewise":
+            blocks = [self._context.piecewise_linear(context), self._instrument.piecewise_linear(instrument)]
+        elif encoding == "piecewise_context":
+            blocks = [self._context.piecewise_linear(context), self._instrument.standardised(instrument)]
+        elif encoding == "products":
+            plain = self._context.standardised(context)
+            levels = self._instrument.levels(instrument)
+            blocks = [plain, levels, (levels.unsqueeze(2) * plain.unsqueeze(1)).flatten(1)]
+        else:
+            raise InputError(f"Expected first-stage encodings among {EXOGENOUS_ENCODINGS}, got {encoding!r}.")
+        return torch.cat(blocks, dim=1)

@@ -266,6 +266,17 @@ def evaluation_nodes(law: ActionLaw, rows: Tensor, n_points: int) -> Nodes:
     return law.sample(rows, _EVALUATION_DRAWS, generator)
 
 
+def law_at(law: ActionLaw, rows: Tensor) -> ActionLaw:
+    """Return the law of some rows (n,), re-indexed from zero."""
+    if isinstance(law, MixtureLaw):
+        return MixtureLaw(law.weights[rows], law.means[rows], law.factors[rows])
+    if isinstance(law, CategoricalLaw):
+        return CategoricalLaw(law.probabilities[rows])
+    if isinstance(law, ResidualLaw):
+        return ResidualLaw(law.location[rows], law.residuals, law.pool[rows])
+    raise TypeError(f"Expected a mixture, class probabilities or residuals, got {type(law).__name__}.")
+
+
 def assemble(n_rows: int, row_sets: Sequence[Tensor], laws: Sequence[ActionLaw]) -> ActionLaw:
     """Fill one law of ``n_rows`` rows from parts: part k covers exactly the rows ``row_sets[k]``."""
     order = torch.cat(list(row_sets))

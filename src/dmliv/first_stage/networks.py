@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dmliv.data import TrainingData
+from dmliv.data import ActionSpec, TrainingData
 from dmliv.first_stage.base import Exogenous, FloatArray, IntArray, Runtime
-from dmliv.first_stage.choice import ChosenInputs, Trial, choose_inputs, has_choice
-from dmliv.first_stage.features import ExogenousEncoder
+from dmliv.first_stage.blocks import BlockSource, data_at, parts_of, resident, sample_encoder, sample_rows
+from dmliv.first_stage.choice import MOST_CHOICE_ROWS, ChosenInputs, Trial, choose_inputs, has_choice
+from dmliv.first_stage.features import ExogenousColumns, ExogenousEncoder
 from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, MixtureLaw
+from dmliv.first_stage.shared import SharedRows
+from dmliv.first_stage.views import EncodedViews, Supervised, row_weights
+from dmliv.first_stage.workers import spread, travelling
+from dmliv.nets.columns import Columns
 from dmliv.nets.heads import ClassHead, Head, MeanHead, MixtureHead
-from dmliv.nets.settings import NetworkSettings
+from dmliv.nets.settings import LARGE_ROWS, NetworkSettings
 from dmliv.nets.stacked import StackedMLP, member_outputs
 from dmliv.nets.training import TrainingRecord, train
+
+# Rows encoded at once when many are predicted.
+_CHUNK_ROWS = 1 << 13
+# Rows a choice of inputs looks at when there are many: by then they tell even close candidates apart.
+LARGE_CHOICE_ROWS = 20_000
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,30 @@ class NeuralOutcome:
         target = data.outcome.astype(np.float32)
         stack = _fit_stack(
             data, target, MeanHead(), self.settings, row_sets, "outcome model", seed=seed, runtime=runtime
+        )
+        return NeuralOutcomeModel(stack)
+
+    def fit_source(
+        self,
+        sample: TrainingData,
+        sample_parts: IntArray,
+        source: BlockSource,
+        uses: Tensor,
+        *,
+        seed: int,
+        runtime: Runtime,
+    ) -> NeuralOutcomeModel:
+        """Fit one network per row of ``uses`` to blocks of rows; see :func:`fit_shared_stack`."""
+        shared = SharedRows(source, uses, "outcome")
+        stack = fit_shared_stack(
+            sample,
+            sample_parts,
+            shared,
+            MeanHead(),
+            self.settings,
+            "outcome model",
+            seed=seed,
+            runtime=runtime,
         )
         return NeuralOutcomeModel(stack)
 
@@ -79,16 +114,33 @@ class NeuralAction:
         self, data: TrainingData, row_sets: Sequence[IntArray], *, seed: int, runtime: Runtime
     ) -> NeuralActionModel:
         """Fit one network per row set."""
-        head: MixtureHead | ClassHead
-        if data.action_spec.kind == "discrete":
-            head, target = ClassHead(data.action_spec.width), data.action.astype(np.float32)
-        else:
-            head = MixtureHead(self.n_components, data.action_spec.width)
-            target = data.action.astype(np.float32)
+        head, target = self._head(data.action_spec), data.action.astype(np.float32)
         stack = _fit_stack(
             data, target, head, self.settings, row_sets, "action model", seed=seed, runtime=runtime
         )
         return NeuralActionModel(stack, head)
+
+    def fit_source(
+        self,
+        sample: TrainingData,
+        sample_parts: IntArray,
+        source: BlockSource,
+        uses: Tensor,
+        *,
+        seed: int,
+        runtime: Runtime,
+    ) -> NeuralActionModel:
+        """Fit one network per row of ``uses`` to blocks of rows; see :func:`fit_shared_stack`."""
+        head, shared = self._head(sample.action_spec), SharedRows(source, uses, "action")
+        stack = fit_shared_stack(
+            sample, sample_parts, shared, head, self.settings, "action model", seed=seed, runtime=runtime
+        )
+        return NeuralActionModel(stack, head)
+
+    def _head(self, spec: ActionSpec) -> MixtureHead | ClassHead:
+        return (
+            ClassHead(spec.width) if spec.kind == "discrete" else MixtureHead(self.n_components, spec.width)
+        )
 
 
 @dataclass(frozen=True)
@@ -147,10 +199,30 @@ class FittedStack:
     def outputs(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[Tensor]:
         """Return the raw outputs of member m for its rows, shape (rows, width)."""
         results: dict[int, Tensor] = {}
+        if len(exogenous) > LARGE_ROWS and self.encoder.context.image is None:
+            return self._outputs_by_chunk(exogenous, row_sets)
         for side in self.sides:
-            views = _EncodedViews.of(self.encoder, exogenous, [side.inputs.encoding], side.net.device)
+            views = EncodedViews.of(self.encoder, exogenous, [side.inputs.encoding], side.net.device)
             parts = member_outputs(side.net, views.at, [row_sets[member] for member in side.members])
             results.update(zip(side.members, parts, strict=True))
+        return [results[member] for member in range(len(row_sets))]
+
+    def _outputs_by_chunk(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[Tensor]:
+        """Return the same, member by member, with few rows encoded at a time."""
+        results: dict[int, Tensor] = {}
+        for side in self.sides:
+            device = side.net.device
+            columns = ExogenousColumns(self.encoder, device)
+            for position, member in enumerate(side.members):
+                net, rows = side.net.subset([position]), row_sets[member]
+                outputs = torch.empty((len(rows), net.widths[-1]), device=device)
+                for start in range(0, len(rows), _CHUNK_ROWS):
+                    part = rows[start : start + _CHUNK_ROWS]
+                    context = Columns.of(exogenous.context.take(part), self.encoder.context, device)
+                    instrument = Columns.of(exogenous.instrument.take(part), self.encoder.instrument, device)
+                    inputs = columns.encode(context, instrument, side.inputs.encoding)
+                    outputs[start : start + _CHUNK_ROWS] = net(inputs.unsqueeze(0))[0]
+                results[member] = outputs
         return [results[member] for member in range(len(row_sets))]
 
     def describe(self) -> dict[str, object]:
@@ -168,70 +240,6 @@ class FittedStack:
 
 
 @dataclass(frozen=True)
-class _EncodedViews:
-    """Rows in several encodings, one below the other, so that members with different encodings share a stack.
-
-    Attributes
-    ----------
-    inputs : Tensor, shape (V * n, width)
-        Narrow encodings are filled with zero columns.
-    pixels : Tensor, shape (n, n_pixels), or None
-        The same for all encodings.
-    view : tuple of int, length M
-        Which block of n rows a member reads.
-    n_rows : int
-    """
-
-    inputs: Tensor
-    pixels: Tensor | None
-    view: tuple[int, ...]
-    n_rows: int
-
-    @classmethod
-    def of(
-        cls, encoder: ExogenousEncoder, exogenous: Exogenous, encodings: Sequence[str], device: torch.device
-    ) -> _EncodedViews:
-        used = list(dict.fromkeys(encodings))
-        blocks = [encoder.encode(exogenous, name).astype(np.float32) for name in used]
-        width = max(block.shape[1] for block in blocks)
-        padded = [np.pad(block, ((0, 0), (0, width - block.shape[1]))) for block in blocks]
-        inputs = torch.from_numpy(np.concatenate(padded)).to(device)
-        pixels = encoder.context.pixels(exogenous.context)
-        return cls(
-            inputs,
-            None if pixels is None else torch.from_numpy(pixels).to(device),
-            tuple(used.index(name) for name in encodings),
-            len(exogenous),
-        )
-
-    def shift(self, row_sets: Sequence[IntArray]) -> list[IntArray]:
-        """Return each member's rows as positions in its own block."""
-        return [rows + view * self.n_rows for rows, view in zip(row_sets, self.view, strict=True)]
-
-    def at(self, rows: Tensor) -> Tensor:
-        """Return inputs (M, B, width + n_pixels) at shifted rows (M, B)."""
-        dense = self.inputs[rows]
-        if self.pixels is None:
-            return dense
-        return torch.cat([dense, self.pixels[rows % self.n_rows]], dim=-1)
-
-
-@dataclass(frozen=True)
-class _Supervised:
-    """Objective of a network on fixed inputs and targets."""
-
-    net: StackedMLP
-    head: Head
-    views: _EncodedViews
-    target: Tensor
-
-    def row_loss(self, rows: Tensor, *, training: bool) -> Tensor:
-        del training
-        # Targets are the same in every block of rows.
-        return self.head.row_loss(self.net(self.views.at(rows)), self.target[rows % self.views.n_rows])
-
-
-@dataclass(frozen=True)
 class _StackFitter:
     """Trains stacks of one nuisance: everything that does not change from stack to stack."""
 
@@ -242,6 +250,7 @@ class _StackFitter:
     encoder: ExogenousEncoder
     label: str
     runtime: Runtime
+    shared: SharedRows | None = None
 
     def fit_side(
         self, members: Sequence[int], row_sets: Sequence[IntArray], generator: np.random.Generator
@@ -262,7 +271,13 @@ class _StackFitter:
             )
             return record.final_heldout
 
-        inputs = choose_inputs(shared, self.settings, generator, judge)
+        most = MOST_CHOICE_ROWS if self.shared is None else LARGE_CHOICE_ROWS
+        inputs = choose_inputs(shared, self.settings, generator, judge, most)
+        if self.shared is not None:
+            net, record = self.shared.of_members(members).train(
+                self.encoder, inputs, self.head, self.settings, self.label, generator, self.runtime
+            )
+            return FittedSide(tuple(members), net, inputs, record)
         fit_sets, heldout_sets = list(row_sets), None
         if self.settings.patience is not None:
             parts = [_split(rows, self.settings.validation_fraction, generator) for rows in row_sets]
@@ -281,7 +296,7 @@ class _StackFitter:
     ) -> tuple[StackedMLP, TrainingRecord]:
         device = self.runtime.device
         exogenous = Exogenous(self.data.context, self.data.instrument)
-        views = _EncodedViews.of(self.encoder, exogenous, [member.encoding for member in inputs], device)
+        views = EncodedViews.of(self.encoder, exogenous, [member.encoding for member in inputs], device)
         n_rows = max(len(rows) for rows in fit_sets)
         front = self.settings.front(n_rows)
         n_inputs = views.inputs.shape[1] + (0 if front is None else front.n_features)
@@ -297,13 +312,13 @@ class _StackFitter:
             net.start_alike(twins)
         record = train(
             net,
-            _Supervised(net, self.head, views, torch.from_numpy(self.target).to(device)),
+            Supervised(net, self.head, views, torch.from_numpy(self.target).to(device)),
             views.shift(fit_sets),
             self.settings.plan(n_rows, trial=twins is not None),
             generator=generator,
             progress=self.runtime.progress,
             label=label,
-            weight=_weights(self.data.weight, len(views.inputs) // views.n_rows, device),
+            weight=row_weights(self.data.weight, len(views.inputs) // views.n_rows, device),
             heldout_sets=None if heldout_sets is None else views.shift(heldout_sets),
             rate_factors=[member.rate_factor for member in inputs],
         )
@@ -322,30 +337,78 @@ def _fit_stack(
     runtime: Runtime,
 ) -> FittedStack:
     """Train one network per row set."""
+    if len(data) > LARGE_ROWS and settings.adapts:
+        parts, uses = parts_of(row_sets, len(data))
+        sample = sample_rows(len(data), LARGE_ROWS)
+        source = resident(data, runtime.device).with_parts(parts)
+        shared = SharedRows(
+            source, uses.to(runtime.device), "outcome" if isinstance(head, MeanHead) else "action"
+        )
+        return fit_shared_stack(
+            data_at(data, sample), parts[sample], shared, head, settings, label, seed=seed, runtime=runtime
+        )
     exogenous = Exogenous(data.context, data.instrument)
     encoder = ExogenousEncoder.learn(
         exogenous, data.context_schema, data.instrument_schema, settings.n_bins, settings.image
     )
     fitter = _StackFitter(data, target, head, settings, encoder, label, runtime)
+    return _fit_sides(fitter, row_sets, seed)
+
+
+def fit_shared_stack(
+    sample: TrainingData,
+    sample_parts: IntArray,
+    shared: SharedRows,
+    head: Head,
+    settings: NetworkSettings,
+    label: str,
+    *,
+    seed: int,
+    runtime: Runtime,
+) -> FittedStack:
+    """Train networks that share their batches: inputs are chosen on a sample of the rows.
+
+    Parameters
+    ----------
+    sample : TrainingData
+        Rows that stand for all.
+    sample_parts : ndarray of int, shape (len(sample),)
+        The part of the data each of them belongs to.
+    shared : SharedRows
+        All rows, and which parts each member learns from.
+    head, settings, label, seed, runtime
+        As for networks that have all rows at hand.
+    """
+    encoder = sample_encoder(sample, settings.n_bins)
+    target = (sample.outcome if shared.target == "outcome" else sample.action).astype(np.float32)
+    fitter = _StackFitter(sample, target, head, settings, encoder, label, runtime, shared)
+    used = shared.uses.cpu().numpy() > 0
+    return _fit_sides(fitter, [np.flatnonzero(member[sample_parts]) for member in used], seed)
+
+
+def _fit_sides(fitter: _StackFitter, row_sets: Sequence[IntArray], seed: int) -> FittedStack:
     # A member's inputs may not depend on rows that member must not see. Two sides of the members each choose
     # from the rows all their members share (with K folds: the other half of the folds), and train apart, so
     # that the choice of one side leaves no trace in the other. Without a choice one stack is faster.
-    n_sides = min(2, len(row_sets)) if has_choice(settings) else 1
-    sides = []
-    for number, side in enumerate(np.array_split(np.arange(len(row_sets)), n_sides)):
-        members = side.tolist()
-        generator = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, number])))
-        sides.append(fitter.fit_side(members, [row_sets[member] for member in members], generator))
-    return FittedStack(encoder, tuple(sides))
+    n_sides = min(2, len(row_sets)) if has_choice(fitter.settings) else 1
+    moving = replace(fitter, runtime=travelling(fitter.runtime))
+    sides = spread(
+        [
+            partial(_fit_side, moving, side.tolist(), [row_sets[member] for member in side], seed, number)
+            for number, side in enumerate(np.array_split(np.arange(len(row_sets)), n_sides))
+        ]
+    )
+    return FittedStack(fitter.encoder, tuple(sides))
+
+
+def _fit_side(
+    fitter: _StackFitter, members: list[int], row_sets: list[IntArray], seed: int, number: int
+) -> FittedSide:
+    generator = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, number])))
+    return fitter.fit_side(members, row_sets, generator)
 
 
 def _split(rows: IntArray, fraction: float, generator: np.random.Generator) -> tuple[IntArray, IntArray]:
     shuffled = generator.permutation(rows)
     heldout = max(1, round(fraction * len(rows)))
     return shuffled[heldout:], shuffled[:heldout]
-
-
-def _weights(weight: FloatArray, copies: int, device: torch.device) -> Tensor | None:
-    if np.all(weight == 1.0):
-        return None
-    return torch.from_numpy(np.tile(weight, copies).astype(np.float32)).to(device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from dmliv.errors import InputError
 from dmliv.first_stage.base import Exogenous, FloatArray, IntArray, Runtime
 from dmliv.first_stage.features import ExogenousEncoder
 from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, ResidualLaw
+from dmliv.first_stage.workers import jobs
 
 # Trees and linear models see standardised columns and one-hot categories; the bins are not used.
 _ENCODING = "standardised"
@@ -42,9 +43,9 @@ class RegressorOutcome:
     ) -> RegressorOutcomeModel:
         """Fit one clone per row set, in parallel."""
         encoder, inputs = _encode(data)
-        models = Parallel(n_jobs=runtime.n_jobs)(
-            delayed(fit_clone)(
-                self.regressor, inputs[rows], data.outcome[rows], data.weight[rows], seed + member
+        models = Parallel(n_jobs=jobs(runtime))(
+            delayed(_fit_rows)(
+                fit_clone, self.regressor, inputs, data.outcome, data.weight, rows, seed + member
             )
             for member, rows in enumerate(row_sets)
         )
@@ -108,8 +109,8 @@ class RegressorAction:
             )
         encoder, inputs = _encode(data)
         fit_member = _fit_classifier if discrete else partial(_fit_location, self.n_residual_folds)
-        fitted = Parallel(n_jobs=runtime.n_jobs)(
-            delayed(fit_member)(chosen, inputs[rows], data.action[rows], data.weight[rows], seed + member)
+        fitted = Parallel(n_jobs=jobs(runtime))(
+            delayed(_fit_rows)(fit_member, chosen, inputs, data.action, data.weight, rows, seed + member)
             for member, rows in enumerate(row_sets)
         )
         return RegressorActionModel(encoder, tuple(fitted), data.action_spec.width, discrete, runtime.device)
@@ -150,7 +151,8 @@ class RegressorActionModel:
         return ResidualLaw(self._tensor(location), self._tensor(member.residuals[None]), pool)
 
     def _tensor(self, values: FloatArray) -> torch.Tensor:
-        return torch.as_tensor(values, dtype=torch.float32, device=self.device)
+        # What comes back from a cluster may be read-only memory, which tensors cannot share.
+        return torch.from_numpy(np.array(values, dtype=np.float32)).to(self.device)
 
     def describe(self) -> dict[str, object]:
         """Return which estimator was used."""
@@ -162,6 +164,19 @@ def _encode(data: TrainingData) -> tuple[ExogenousEncoder, FloatArray]:
     exogenous = Exogenous(data.context, data.instrument)
     encoder = ExogenousEncoder.learn(exogenous, data.context_schema, data.instrument_schema, _UNUSED_BINS)
     return encoder, encoder.encode(exogenous, _ENCODING)
+
+
+def _fit_rows(
+    fit: Callable[..., Any],
+    estimator: Any,
+    inputs: FloatArray,
+    target: Any,
+    weight: FloatArray,
+    rows: IntArray,
+    seed: int,
+) -> Any:
+    # Rows are picked where the fit runs: whole arrays are sent to a worker once, not once per fold.
+    return fit(estimator, inputs[rows], target[rows], weight[rows], seed)
 
 
 def predict_rows(model: Any, inputs: FloatArray) -> FloatArray:

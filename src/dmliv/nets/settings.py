@@ -10,6 +10,16 @@ from dmliv.errors import InputError
 from dmliv.nets.images import ImageColumns, ImageFront
 from dmliv.nets.training import TrainingPlan
 
+#: Up to this many rows every number is as if larger tables did not exist. Beyond, choices are made on as many
+#: rows, columns are encoded a batch at a time, members of a stack share batches, and budgets grow more slowly
+#: than the rows.
+LARGE_ROWS = 50_000
+# Beyond that, batches grow with the first power of the rows, and epochs fall with the second.
+_BATCH_POWER = 0.5
+_EPOCH_POWER = 0.15
+# Larger batches are no faster.
+_LARGEST_BATCH = 1024
+
 
 @dataclass(frozen=True)
 class ByRows:
@@ -108,12 +118,26 @@ class NetworkSettings:
         if not isinstance(self.dropout, ByRows) and not 0.0 <= self.dropout < 1.0:
             raise InputError(f"Expected a dropout probability in [0, 1), got {self.dropout}.")
 
+    @property
+    def adapts(self) -> bool:
+        """Whether the budget follows the number of rows beyond :data:`LARGE_ROWS`.
+
+        A batch size that is one number is the user's own, and stays. Pixels and early stopping need all rows
+        of a member at hand.
+        """
+        return isinstance(self.batch_size, ByRows) and self.image is None and self.patience is None
+
     def plan(self, n_rows: int, *, trial: bool = False) -> TrainingPlan:
         """Return the training plan for ``n_rows`` training rows, of the network or of a trial."""
         share = self.trial_share if trial else 1.0
+        epochs, batch_size = _at(self.epochs, n_rows), _at(self.batch_size, n_rows)
+        if n_rows > LARGE_ROWS and self.adapts:
+            times = n_rows / LARGE_ROWS
+            epochs *= times**-_EPOCH_POWER
+            batch_size = max(batch_size, min(batch_size * times**_BATCH_POWER, _LARGEST_BATCH))
         return TrainingPlan(
-            epochs=max(1, round(share * _at(self.epochs, n_rows))),
-            batch_size=max(1, round(_at(self.batch_size, n_rows))),
+            epochs=max(1, round(share * epochs)),
+            batch_size=max(1, round(batch_size)),
             learning_rate=_at(self.learning_rate, n_rows),
             weight_decay=_at(self.weight_decay, n_rows),
             schedule=self.schedule,

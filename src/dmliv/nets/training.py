@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -174,8 +174,63 @@ def train(
     largest = max(len(rows) for rows in row_sets)
     batch_size = min(plan.batch_size, largest)
     steps = math.ceil(largest / batch_size)
-    optimiser = _AdamW(net.flat, plan.weight_decay)
+
+    def epoch_losses() -> Iterator[Tensor]:
+        order = _epoch_order(row_sets, steps * batch_size, generator, twins).to(net.device)
+        for step in range(steps):
+            rows = order[:, step * batch_size : (step + 1) * batch_size]
+            loss = objective.row_loss(rows, training=True)
+            yield (loss if weight is None else loss * weight[rows]).mean(dim=1)
+
     heldout = _Heldout(net, objective, heldout_sets, weight) if heldout_sets is not None else None
+    return descend(
+        net,
+        epoch_losses,
+        steps,
+        plan,
+        progress=progress,
+        label=label,
+        rate_factors=rate_factors,
+        heldout=None if heldout is None else heldout.evaluate,
+    )
+
+
+def descend(
+    net: StackedMLP,
+    epoch_losses: Callable[[], Iterator[Tensor]],
+    steps: int,
+    plan: TrainingPlan,
+    *,
+    progress: ProgressReporter,
+    label: str,
+    rate_factors: Sequence[float] | None = None,
+    heldout: Callable[[], npt.NDArray[np.float64]] | None = None,
+    shows_steps: bool = False,
+) -> TrainingRecord:
+    """Take AdamW steps along the losses of one epoch after the other; where batches come from is not asked.
+
+    Parameters
+    ----------
+    net : StackedMLP
+        The networks; changed in place and left in evaluation mode.
+    epoch_losses : callable
+        Returns the losses (M,) of the batches of a new epoch, each made when it is asked for.
+    steps : int
+        Batches of an epoch, about: the schedule of learning rates needs it.
+    plan : TrainingPlan
+        Rates, stopping and the number of epochs.
+    progress, label, rate_factors
+        As for :func:`train`.
+    heldout : callable, optional
+        Returns the held-out loss of each member, (M,).
+    shows_steps : bool
+        Whether progress is shown by steps, for epochs that take minutes.
+
+    Returns
+    -------
+    TrainingRecord
+    """
+    optimiser = _AdamW(net.flat, plan.weight_decay)
     stopping = _Stopping(net, plan.patience) if plan.patience is not None else None
     # A step is proportional to the learning rate: moving a share of the way is a member's own smaller rate.
     pace, peak_factor = None, 1.0
@@ -185,19 +240,16 @@ def train(
             pace = net.spread_over_members([1.0 - factor / peak_factor for factor in rate_factors])
     before = torch.empty_like(net.flat.detach()) if pace is not None else torch.empty(0)
     train_curve, heldout_curve = [], []
-    with single_thread(), progress.stage(label, plan.epochs) as advance:
+    all_steps = plan.epochs * steps
+    with single_thread(), progress.stage(label, all_steps if shows_steps else plan.epochs) as advance:
         for epoch in range(plan.epochs):
             net.train()
-            order = _epoch_order(row_sets, steps * batch_size, generator, twins).to(net.device)
-            total = torch.zeros(net.n_members, device=net.device)
-            for step in range(steps):
-                rows = order[:, step * batch_size : (step + 1) * batch_size]
-                loss = objective.row_loss(rows, training=True)
-                member_loss = (loss if weight is None else loss * weight[rows]).mean(dim=1)
+            total, taken = torch.zeros(net.n_members, device=net.device), 0
+            for member_loss in epoch_losses():
                 net.flat.grad = None
                 member_loss.sum().backward()  # type: ignore[no-untyped-call]
                 net.scale_gradients(plan.clip_norm)
-                rate = peak_factor * plan.rate_at(epoch * steps + step, plan.epochs * steps)
+                rate = peak_factor * plan.rate_at(min(epoch * steps + taken, all_steps), all_steps)
                 if pace is None:
                     optimiser.step(rate)
                 else:
@@ -205,11 +257,15 @@ def train(
                     optimiser.step(rate)
                     net.flat.data.lerp_(before, pace)
                 total += member_loss.detach()
-            train_curve.append((total / steps).cpu().double().numpy())
+                taken += 1
+                if shows_steps:
+                    advance()
+            train_curve.append((total / taken).cpu().double().numpy())
             _check_finite(train_curve[-1], label, epoch)
-            advance()
+            if not shows_steps:
+                advance()
             if heldout is not None and (stopping is not None or epoch == plan.epochs - 1):
-                heldout_curve.append(heldout.evaluate())
+                heldout_curve.append(heldout())
                 if stopping is not None and stopping.all_stopped(heldout_curve[-1]):
                     break
     # The last step comes after the last loss, so its result is looked at directly.

@@ -13,13 +13,15 @@ from torch import Tensor
 from dmliv.data import FloatArray, IntArray, Table, TrainingData
 from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
+from dmliv.first_stage.blocks import BlockSource
 from dmliv.first_stage.crossfit import FirstStage, JudgedSplit
-from dmliv.nets.settings import NetworkSettings
+from dmliv.nets.settings import LARGE_ROWS, NetworkSettings
 from dmliv.nets.stacked import StackedMLP
 from dmliv.nets.training import TrainingRecord, train
 from dmliv.second_stage.base import action_vectors
 from dmliv.second_stage.features import StructuralEncoder
 from dmliv.second_stage.objective import StructuralInputs
+from dmliv.second_stage.shared import LineUnits, SharedEnsemble, on_sample
 
 # Network rows (members x rows) in one evaluation pass.
 _EVALUATION_ROWS = 1 << 14
@@ -83,6 +85,9 @@ class CoefficientStructural:
     ) -> CoefficientModel:
         """Choose the encoding, then train the ensemble on all rows."""
         generator = np.random.Generator(np.random.SFC64(seed))
+        source = None
+        if len(data) > LARGE_ROWS and self.settings.adapts:
+            data, first_stage, source = on_sample(data, first_stage, runtime.device)
         encoder = self.learn_encoder(data)
         encoding, losses = self.settings.encodings[0], dict[str, float]()
         if self.needs_judging:
@@ -98,7 +103,7 @@ class CoefficientStructural:
             losses = {name: float(part.mean()) for name, part in judged.items()}
             encoding = min(losses, key=losses.__getitem__)
         return self.train_ensemble(
-            data, first_stage, encoder, encoding, losses, generator=generator, runtime=runtime
+            data, first_stage, encoder, encoding, losses, generator=generator, runtime=runtime, source=source
         )
 
     def learn_encoder(self, data: TrainingData) -> StructuralEncoder:
@@ -156,8 +161,20 @@ class CoefficientStructural:
         *,
         generator: np.random.Generator,
         runtime: Runtime,
+        source: BlockSource | None = None,
     ) -> CoefficientModel:
-        """Train the ensemble with the chosen encoding on all rows."""
+        """Train the ensemble with the chosen encoding on all rows: those of ``source``, if it is given."""
+        if source is not None:
+            units = LineUnits.learn(data, first_stage, encoder, self.action_scale, common_slope)
+            ensemble = SharedEnsemble(
+                source, self.settings, self.n_members, self.n_outcome_members, encoder, encoding
+            )
+            net, record = ensemble.train_lines(units, generator, runtime)
+            share = self.n_outcome_members / net.n_members
+            common = (1.0 - share) * units.common_slopes[0] + share * units.common_slopes[1]
+            return CoefficientModel(
+                net, encoder, encoding, units.action_factor, common, choice_losses, record
+            )
         rows = np.arange(len(data))
         whole = JudgedSplit(rows, rows, first_stage.target, first_stage.law)
         members = [_Member(encoding, whole, rows)] * self.n_members
@@ -244,7 +261,7 @@ class _CoefficientLoss:
             mean = member.split.law.mean().cpu().double().numpy()
             actions = np.asarray((mean - centre) * self.action_factor, dtype=np.float64)
             rows, target = member.fit_rows, member.split.target
-            slope = _common_slope(
+            slope = common_slope(
                 features[rows], actions[rows], target[rows], data.weight[rows], action_scale**2
             )
             means.append(actions.astype(np.float32))
@@ -349,7 +366,7 @@ def _combine(coefficients: Tensor, actions: Tensor) -> Tensor:
     return coefficients[..., 0] + (coefficients[..., 1:] * actions).sum(-1)
 
 
-def _common_slope(
+def common_slope(
     features: FloatArray, actions: FloatArray, target: FloatArray, weight: FloatArray, variance: float
 ) -> FloatArray:
     """Return one slope for all contexts, shape (d,): two-stage least squares with a small penalty.

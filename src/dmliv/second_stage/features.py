@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dmliv.data import Table, TrainingData
 from dmliv.errors import InputError
+from dmliv.nets.columns import ColumnEncoder, Columns
 from dmliv.nets.encoding import PiecewiseLinear, PiecewiseLinearTensor, TableEncoder
 from dmliv.nets.images import ImageColumns
 from dmliv.nets.stacked import StackedMLP
@@ -122,6 +123,43 @@ class ActionEncoder:
         if self.piecewise is None:
             return actions
         return torch.cat([actions, self.piecewise.encode(actions)], dim=-1)
+
+
+class StructuralColumns:
+    """Makes the context inputs of a :class:`StructuralEncoder` from columns, for a batch at a time."""
+
+    def __init__(self, encoder: StructuralEncoder, encoding: str, device: torch.device) -> None:
+        if encoding not in STRUCTURAL_ENCODINGS:
+            raise InputError(
+                f"Expected second-stage encodings among {STRUCTURAL_ENCODINGS}, got {encoding!r}."
+            )
+        self._columns, self._encoding = ColumnEncoder(encoder.context, device), encoding
+        self._action_width = encoder.action_width
+        self._intercept, self._slopes = None, None
+        if encoder.centre_coefficients is not None:
+            whole = torch.as_tensor(encoder.centre_coefficients, dtype=torch.float32, device=device)
+            self._intercept, self._slopes = whole[:1], whole[1:]
+
+    @property
+    def width(self) -> int:
+        """Number of context inputs."""
+        return self.encode(self._columns.no_rows())[0].shape[1]
+
+    def encode(self, context: Columns) -> tuple[Tensor, Tensor]:
+        """Return context inputs (n, width) and what is subtracted from actions there (n, d)."""
+        bins = None
+        if self._slopes is not None or self._encoding.startswith("piecewise"):
+            bins = self._columns.piecewise_linear(context)
+        if self._encoding == "raw":
+            features = self._columns.raw(context)
+        elif bins is None or self._encoding == "standardised":
+            features = self._columns.standardised(context)
+        else:
+            features = bins
+        if self._intercept is None or self._slopes is None or bins is None:
+            return features, torch.zeros((len(context), self._action_width), device=features.device)
+        centre = torch.addmm(self._intercept, bins, self._slopes)
+        return torch.cat([features, centre], dim=1), centre
 
 
 def evaluate(net: StackedMLP, embedded: Tensor, action_features: Tensor) -> Tensor:

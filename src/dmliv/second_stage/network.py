@@ -12,17 +12,20 @@ import torch
 from dmliv.data import FloatArray, IntArray, TrainingData
 from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
+from dmliv.first_stage.blocks import BlockSource
 from dmliv.first_stage.crossfit import FirstStage, JudgedSplit
-from dmliv.nets.settings import NetworkSettings
+from dmliv.first_stage.networks import LARGE_CHOICE_ROWS
+from dmliv.nets.settings import LARGE_ROWS, NetworkSettings
 from dmliv.nets.stacked import StackedMLP
 from dmliv.nets.training import TrainingRecord, train
 from dmliv.second_stage.ensemble import NeuralStructuralModel
 from dmliv.second_stage.features import StructuralEncoder
 from dmliv.second_stage.objective import Choice, Member, ProjectedLoss, StructuralInputs
 from dmliv.second_stage.projection import DrawRule
+from dmliv.second_stage.shared import SharedEnsemble, on_sample
 
 # Trials that only choose settings learn from and are judged on no more rows (per half) than this.
-_MOST_CHOICE_ROWS = 2000
+MOST_CHOICE_ROWS = 2000
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,11 +110,19 @@ class NeuralStructural:
     ) -> NeuralStructuralModel:
         """Choose encoding and variance weight, then train the ensemble on all rows."""
         generator = np.random.Generator(np.random.SFC64(seed))
+        source, most_rows = None, MOST_CHOICE_ROWS
+        if len(data) > LARGE_ROWS and self.settings.adapts:
+            data, first_stage, source = on_sample(data, first_stage, runtime.device)
+            most_rows = LARGE_CHOICE_ROWS
         encoder = self.learn_encoder(data)
         trials = Trials(Choice(self.settings.encodings[0], self._variance_weights[0]))
         if self.needs_judging:
-            trials = self.choose(data, first_stage, encoder, generator=generator, runtime=runtime)
-        return self.train_ensemble(data, first_stage, encoder, trials, generator=generator, runtime=runtime)
+            trials = self.choose(
+                data, first_stage, encoder, generator=generator, runtime=runtime, most_rows=most_rows
+            )
+        return self.train_ensemble(
+            data, first_stage, encoder, trials, generator=generator, runtime=runtime, source=source
+        )
 
     def learn_encoder(self, data: TrainingData) -> StructuralEncoder:
         """Learn how columns become inputs."""
@@ -128,9 +139,18 @@ class NeuralStructural:
         *,
         generator: np.random.Generator,
         runtime: Runtime,
+        source: BlockSource | None = None,
     ) -> NeuralStructuralModel:
-        """Train the ensemble with the chosen settings on all rows."""
+        """Train the ensemble with the chosen settings on all rows: those of ``source``, if it is given."""
         choice = trials.choice
+        if source is not None:
+            ensemble = SharedEnsemble(
+                source, self.settings, self.n_members, self.n_outcome_members, encoder, choice.encoding
+            )
+            net, record = ensemble.train_networks(self.draw_rule, choice.variance_weight, generator, runtime)
+            return NeuralStructuralModel(
+                net, encoder, choice.encoding, choice.variance_weight, trials.losses, record
+            )
         rows = np.arange(len(data))
         fit_rows, heldout = rows, None
         if self.settings.patience is not None:
@@ -161,6 +181,7 @@ class NeuralStructural:
         *,
         generator: np.random.Generator,
         runtime: Runtime,
+        most_rows: int = MOST_CHOICE_ROWS,
     ) -> Trials:
         """Train one network per candidate and half, and judge it on rows its nuisances never saw."""
         choices = [Choice(*pair) for pair in product(self.settings.encodings, self._variance_weights)]
@@ -169,8 +190,8 @@ class NeuralStructural:
         fit_rows: list[IntArray] = []
         judging_rows: list[IntArray] = []
         for number, split in enumerate(first_stage.splits):
-            fit_rows.append(generator.permutation(split.fit_rows)[:_MOST_CHOICE_ROWS])
-            judging_rows.append(generator.permutation(split.judging_rows)[:_MOST_CHOICE_ROWS])
+            fit_rows.append(generator.permutation(split.fit_rows)[:most_rows])
+            judging_rows.append(generator.permutation(split.judging_rows)[:most_rows])
             members.extend(Member(choice, split, fit_rows[-1]) for choice in choices)
             twins.extend([number] * len(choices))
         objective, _ = self._train(

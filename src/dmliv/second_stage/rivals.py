@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from dmliv.data import FloatArray, Table, TrainingData
 from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
+from dmliv.first_stage.blocks import BlockSource
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.laws import ActionLaw
+from dmliv.first_stage.networks import LARGE_CHOICE_ROWS
+from dmliv.first_stage.workers import spread, travelling
+from dmliv.nets.settings import LARGE_ROWS
 from dmliv.second_stage.base import StructuralModel, action_vectors
 from dmliv.second_stage.coefficients import CoefficientStructural
 from dmliv.second_stage.features import StructuralEncoder
 from dmliv.second_stage.kernel import KernelBandwidths, KernelStructural
-from dmliv.second_stage.network import NeuralStructural, Trials
+from dmliv.second_stage.network import MOST_CHOICE_ROWS, NeuralStructural, Trials
+from dmliv.second_stage.shared import on_sample
 
 
 @dataclass(frozen=True)
@@ -66,11 +72,59 @@ class RivalStructural:
         self, data: TrainingData, first_stage: FirstStage, *, seed: int, runtime: Runtime
     ) -> StructuralModel:
         """Judge the rivals on the halves, then fit those that stay on all rows."""
+        if len(data) > LARGE_ROWS and self.adapts:
+            sample, left, source = on_sample(data, first_stage, runtime.device)
+            return self.fit_source(sample, left, source, seed=seed, runtime=runtime)
+        return self._fit(data, first_stage, None, seed=seed, runtime=runtime)
+
+    @property
+    def adapts(self) -> bool:
+        """Whether budgets follow the number of rows when there are many."""
+        return self.networks.settings.adapts and self.lines.settings.adapts
+
+    def fit_source(
+        self,
+        sample: TrainingData,
+        first_stage: FirstStage,
+        source: BlockSource,
+        *,
+        seed: int,
+        runtime: Runtime,
+    ) -> StructuralModel:
+        """Judge the rivals and fit the kernel on a sample, then fit networks and lines on all rows.
+
+        Parameters
+        ----------
+        sample : TrainingData
+            Rows that stand for all.
+        first_stage : FirstStage
+            What the first stage left for these.
+        source : BlockSource
+            All rows, with target and law.
+        """
+        return self._fit(sample, first_stage, source, seed=seed, runtime=runtime)
+
+    def _fit(
+        self,
+        data: TrainingData,
+        first_stage: FirstStage,
+        source: BlockSource | None,
+        *,
+        seed: int,
+        runtime: Runtime,
+    ) -> StructuralModel:
         states = np.random.SeedSequence(seed).generate_state(3)
         network_seed, kernel_seed, line_seed = (int(state) for state in states)
         generator = np.random.Generator(np.random.SFC64(network_seed))
         encoder = self.networks.learn_encoder(data)
-        trials = self.networks.choose(data, first_stage, encoder, generator=generator, runtime=runtime)
+        trials = self.networks.choose(
+            data,
+            first_stage,
+            encoder,
+            generator=generator,
+            runtime=runtime,
+            most_rows=MOST_CHOICE_ROWS if source is None else LARGE_CHOICE_ROWS,
+        )
         line_generator = np.random.Generator(np.random.SFC64(line_seed))
         line_encoder = self.lines.learn_encoder(data)
         by_encoding = self.lines.judge(
@@ -93,23 +147,35 @@ class RivalStructural:
                 self.kernel, data, first_stage, bandwidths, trials, seed=kernel_seed
             )
         staying = not_clearly_worse(judged, self.margin) if strong else tuple(judged)
-        models: dict[str, StructuralModel] = {}
+        moving, fits = travelling(runtime), dict[str, Callable[[], StructuralModel]]()
         if "networks" in staying:
-            models["networks"] = self.networks.train_ensemble(
-                data, first_stage, encoder, trials, generator=generator, runtime=runtime
+            fits["networks"] = partial(
+                self.networks.train_ensemble,
+                data,
+                first_stage,
+                encoder,
+                trials,
+                generator=generator,
+                runtime=moving,
+                source=source,
             )
         if "lines" in staying:
-            models["lines"] = self.lines.train_ensemble(
+            fits["lines"] = partial(
+                self.lines.train_ensemble,
                 data,
                 first_stage,
                 line_encoder,
                 line_encoding,
                 {name: float(losses.mean()) for name, losses in by_encoding.items()},
                 generator=line_generator,
-                runtime=runtime,
+                runtime=moving,
+                source=source,
             )
         if "kernel" in staying and self.kernel is not None and bandwidths is not None:
-            models["kernel"] = self.kernel.solve(data, plug_in, bandwidths, seed=kernel_seed, runtime=runtime)
+            fits["kernel"] = partial(
+                self.kernel.solve, data, plug_in, bandwidths, seed=kernel_seed, runtime=moving
+            )
+        models = dict(zip(fits, spread(list(fits.values())), strict=True))
         return MeanModel(models, {name: float(losses.mean()) for name, losses in judged.items()})
 
     def _is_strong(self, data: TrainingData, law: ActionLaw, encoder: StructuralEncoder) -> bool:

@@ -1,0 +1,231 @@
+"""DML-IV on a folder of Parquet files: memory does not grow with the number of rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from joblib import effective_n_jobs
+from sklearn.utils import check_random_state
+from torch import Tensor
+
+from dmliv.counterfactual import Counterfactual
+from dmliv.data import TrainingData
+from dmliv.errors import InputError
+from dmliv.estimators.two_stage import TwoStageIV
+from dmliv.first_stage.base import ActionModel, Exogenous, IntArray, OutcomeModel, Runtime
+from dmliv.first_stage.crossfit import MemberPlan, fill_rows, make_folds, plan_members
+from dmliv.first_stage.laws import assemble
+from dmliv.first_stage.networks import NeuralAction, NeuralOutcome
+from dmliv.learners import Learners, neural
+from dmliv.nets.device import resolve_device, single_thread
+from dmliv.nets.settings import LARGE_ROWS
+from dmliv.progress import progress_for
+from dmliv.second_stage.rivals import RivalStructural
+from dmliv.second_stage.score import nuisance_losses
+from dmliv.streaming.nuisances import NuisanceFiles, Prediction
+from dmliv.streaming.rows import ParquetRows, RowGroup, hashed_parts
+from dmliv.streaming.scan import scan
+from dmliv.streaming.source import ParquetSource
+
+Estimator = TypeVar("Estimator", bound=TwoStageIV)
+
+# Instruments that the support of an action is averaged over.
+_SUPPORT_INSTRUMENTS = 40
+_FEWEST_ROWS = 10
+
+
+def fit_parquet(
+    estimator: Estimator,
+    rows: ParquetRows,
+    *,
+    nuisances: str | os.PathLike[str] | None = None,
+    sample_rows: int = LARGE_ROWS,
+    buffer_rows: int = 200_000,
+    pass_rows: int | None = None,
+) -> Estimator:
+    """Fit an estimator to rows that need not fit in memory.
+
+    All rows are read and checked once. A sample of them, by the hash of row numbers, settles units, encodings
+    and other choices, as it would for a large table in memory; the kernel among the rivals for h is fitted to
+    the sample alone. Networks learn from all rows: row groups are read in random order, a buffer of them is
+    shuffled, and every network of a stack learns from the rows of its folds. The fold of a row is a hash of
+    its number. Predictions of the first stage are written as Parquet files with the same names and the same
+    rows, where the second stage reads them. The fitted estimator keeps the sample's predictions in
+    ``first_stage_``, not those of all rows.
+
+    Parameters
+    ----------
+    estimator : DMLIV, CEDMLIV or DeepIV
+        With :func:`dmliv.learners.neural`. It is changed and returned.
+    rows : ParquetRows
+    nuisances : str or path, optional
+        Folder for the predictions of the first stage; ``_nuisances`` beside the files by default.
+    sample_rows : int
+        Rows of the sample, about; all rows if there are fewer.
+    buffer_rows : int
+        Rows in memory at a time, about. Rows that are ordered in the files need a larger buffer or smaller
+        row groups to be mixed well.
+    pass_rows : int, optional
+        Rows of one epoch; each epoch then reads other row groups. By default all rows.
+
+    Returns
+    -------
+    The fitted estimator.
+
+    Raises
+    ------
+    InputError
+        If rows cannot be used, or the learners cannot learn from blocks of rows.
+    """
+    outcome, action, structural = _streaming_learners(estimator)
+    plug_in = estimator._target == "plug-in"
+    n_folds = int(estimator.n_folds)
+    for name, value in (("sample_rows", sample_rows), ("buffer_rows", buffer_rows), ("pass_rows", pass_rows)):
+        if value is not None and value < 1:
+            raise InputError(f"Expected a positive {name}, got {value}; pass {LARGE_ROWS}, say.")
+    runtime = Runtime(
+        resolve_device(estimator.device),
+        progress_for(estimator.verbose),
+        effective_n_jobs(estimator.n_jobs or 1),
+    )
+    seed = int(check_random_state(estimator.random_state).randint(2**31 - 1))
+    fold_seed, outcome_seed, action_seed, second_seed, sample_seed = (
+        int(state) for state in np.random.SeedSequence(seed).generate_state(5)
+    )
+    found = scan(
+        rows,
+        sample_rows,
+        estimator.action_kind,
+        min_rows=max(_FEWEST_ROWS, 2 * n_folds),
+        seed=sample_seed,
+        runtime=runtime,
+    )
+    n_parts = max(2, n_folds)
+    plan = plan_members(
+        np.arange(n_parts) if n_folds > 1 else np.zeros(n_parts, dtype=np.int64),
+        n_folds,
+        True,
+        make_folds(n_parts, 2, np.random.default_rng(fold_seed)),
+    )
+    source = ParquetSource(rows, found, n_parts, fold_seed, runtime.device, buffer_rows, pass_rows)
+    parts = hashed_parts(found.row_ids, n_parts, fold_seed)
+    uses = _uses(plan, n_parts).to(runtime.device)
+    with single_thread():
+        outcome_model = None
+        if not plug_in:
+            outcome_model = outcome.fit_source(
+                found.sample, parts, source, uses, seed=outcome_seed, runtime=runtime
+            )
+        action_model = action.fit_source(found.sample, parts, source, uses, seed=action_seed, runtime=runtime)
+        files = NuisanceFiles(_place(rows, nuisances))
+        files.write(_predictions(source, plan, n_folds, outcome_model, action_model, runtime))
+        on_sample = [
+            replace(
+                member, fit_rows=_rows_of(parts, member.fit_rows), used_rows=_rows_of(parts, member.used_rows)
+            )
+            for member in plan
+        ]
+        fold = parts if n_folds > 1 else np.zeros_like(parts)
+        first_stage = fill_rows(found.sample, fold, on_sample, outcome_model, action_model, runtime)
+        filled = ParquetSource(rows, found, n_parts, fold_seed, runtime.device, buffer_rows, pass_rows, files)
+        model = structural.fit_source(found.sample, first_stage, filled, seed=second_seed, runtime=runtime)
+        losses = nuisance_losses(found.sample, first_stage)
+    # Everything is ready: only now does the estimator change.
+    estimator._instrument_schema = found.sample.instrument_schema
+    estimator._instrument_sample = found.sample.instrument.take(_some_rows(found.sample, second_seed))
+    estimator._controls, estimator._control_sample = None, None
+    estimator.first_stage_ = first_stage
+    estimator.structural_model_ = model
+    estimator.nuisance_losses_ = losses
+    estimator.counterfactual_ = Counterfactual.learned(model, found.sample, seed=second_seed)
+    return estimator
+
+
+def _streaming_learners(estimator: TwoStageIV) -> tuple[NeuralOutcome, NeuralAction, RivalStructural]:
+    """Return the three learners, all of which can learn from blocks."""
+    if not isinstance(estimator, TwoStageIV):
+        raise InputError(
+            f"Expected DMLIV, CEDMLIV or DeepIV to fit on files, got {type(estimator).__name__}; read the "
+            "table and call fit."
+        )
+    learners: Learners = neural() if estimator.learners is None else estimator.learners
+    outcome, action, structural = learners.outcome, learners.action, learners.structural
+    if (
+        isinstance(outcome, NeuralOutcome)
+        and isinstance(action, NeuralAction)
+        and isinstance(structural, RivalStructural)
+        and outcome.settings.adapts
+        and action.settings.adapts
+        and structural.adapts
+    ):
+        return outcome, action, structural
+    raise InputError(
+        "Expected learners that can learn from blocks of rows, which are those of neural() without images, "
+        f"got {type(outcome).__name__}, {type(action).__name__} and {type(structural).__name__}; pass "
+        "learners=neural(), or read the table and call fit."
+    )
+
+
+def _place(rows: ParquetRows, nuisances: str | os.PathLike[str] | None) -> Path:
+    if nuisances is not None:
+        place = Path(nuisances)
+        if any(place.resolve() == path.parent.resolve() for path in rows.files):
+            raise InputError(
+                f"Expected a folder for predictions apart from the rows, got {str(place)!r} for both; name "
+                "another."
+            )
+        return place
+    return rows.files[0].parent / "_nuisances"
+
+
+def _uses(plan: list[MemberPlan], n_parts: int) -> Tensor:
+    uses = torch.zeros(len(plan), n_parts)
+    for member, each in enumerate(plan):
+        uses[member, torch.from_numpy(each.fit_rows)] = 1.0
+    return uses
+
+
+def _predictions(
+    source: ParquetSource,
+    plan: list[MemberPlan],
+    n_folds: int,
+    outcome_model: OutcomeModel | None,
+    action_model: ActionModel,
+    runtime: Runtime,
+) -> Iterator[tuple[RowGroup, Prediction]]:
+    """Yield what members that fill rows say about each row group, in order."""
+    groups, spec = source.rows.groups, source.scan.sample.outcome_spec
+    nothing = np.empty(0, dtype=np.int64)
+    with runtime.progress.stage("predictions of the first stage", len(groups)) as advance:
+        for group in groups:
+            context, instrument, table = source.tables(group)
+            exogenous, parts = Exogenous(context, instrument), source.parts(group)
+            wanted: list[IntArray] = [
+                _rows_of(parts, member.used_rows) if member.fills else nothing for member in plan
+            ]
+            target = spec.to_model(table.column(source.rows.outcome).to_numpy().astype(np.float64))
+            if outcome_model is not None:
+                for where, values in zip(wanted, outcome_model.predict(exogenous, wanted), strict=True):
+                    target[where] = values
+            laws = action_model.laws(exogenous, wanted)
+            used = [index for index, where in enumerate(wanted) if len(where)]
+            indices = [torch.from_numpy(wanted[index]).to(runtime.device) for index in used]
+            law = assemble(group.n_rows, indices, [laws[index] for index in used])
+            fold = parts if n_folds > 1 else np.zeros_like(parts)
+            yield group, Prediction(fold, target.astype(np.float32), law)
+            advance()
+
+
+def _rows_of(parts: IntArray, wanted: IntArray) -> IntArray:
+    return np.flatnonzero(np.isin(parts, wanted))
+
+
+def _some_rows(sample: TrainingData, seed: int) -> IntArray:
+    used = np.flatnonzero(sample.weight > 0)
+    return np.random.default_rng(seed).permutation(used)[:_SUPPORT_INSTRUMENTS]

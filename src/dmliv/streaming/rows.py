@@ -1,0 +1,186 @@
+"""A folder of Parquet files as one table of numbered rows, read a row group at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+
+from dmliv.data import IntArray
+from dmliv.errors import InputError, unknown_columns
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """Rows that are read together.
+
+    Attributes
+    ----------
+    path : Path
+    number : int
+        Of the row group in its file.
+    start : int
+        Number of its first row among all rows.
+    n_rows : int
+    """
+
+    path: Path
+    number: int
+    start: int
+    n_rows: int
+
+    @property
+    def row_ids(self) -> IntArray:
+        """Numbers of its rows among all rows, shape (n_rows,)."""
+        return np.arange(self.start, self.start + self.n_rows)
+
+
+@dataclass(frozen=True)
+class ParquetRows:
+    """Rows of all Parquet files of a folder, in the order of their names, with the role of each column.
+
+    A row is known by its number in this order. Files whose names start with a dot or an underscore are left
+    out.
+
+    Parameters
+    ----------
+    folder : str or path
+        A folder of Parquet files with the same columns, or one such file.
+    outcome : str
+    action, instrument, context : str or sequence of str
+        Names of columns.
+    weight : str, optional
+        Column of row weights.
+    """
+
+    folder: str | os.PathLike[str]
+    outcome: str
+    action: str | Sequence[str]
+    instrument: str | Sequence[str]
+    context: str | Sequence[str] = ()
+    weight: str | None = None
+    roles: dict[str, list[str]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Find the files and check that all of them have the columns."""
+        roles = {
+            "outcome": [self.outcome],
+            "action": _names(self.action),
+            "instrument": _names(self.instrument),
+            "context": _names(self.context),
+            "weight": [] if self.weight is None else [self.weight],
+        }
+        object.__setattr__(self, "roles", roles)
+        taken: dict[str, str] = {}
+        for role, names in roles.items():
+            if not names and role not in ("context", "weight"):
+                raise InputError(f"Expected a column as {role}, got none; name one.")
+            for name in names:
+                if name in taken:
+                    raise InputError(
+                        f"Expected every column in one role, got {name!r} as {taken[name]} and as {role}; "
+                        "drop it from one of them."
+                    )
+                taken[name] = role
+        if not self.groups:
+            raise InputError(f"Expected rows in {str(self.folder)!r}, got none; write some first.")
+
+    @cached_property
+    def files(self) -> tuple[Path, ...]:
+        """The files, sorted by name."""
+        folder = Path(self.folder)
+        if folder.is_file():
+            return (folder,)
+        found = sorted(
+            path
+            for path in folder.glob("*")
+            if path.suffix.lower() in (".parquet", ".pq") and not path.name.startswith((".", "_"))
+        )
+        if not found:
+            raise InputError(
+                f"Expected a folder of Parquet files (.parquet, .pq), got none in {str(folder)!r}; "
+                "look at the path."
+            )
+        return tuple(found)
+
+    @cached_property
+    def groups(self) -> tuple[RowGroup, ...]:
+        """All row groups that hold rows, in order."""
+        found, start = [], 0
+        for path in self.files:
+            try:
+                read = pa.parquet.read_metadata(path)
+                names = pa.parquet.read_schema(path).names
+            except (pa.ArrowException, OSError) as error:
+                raise _unreadable(path, error) from error
+            for role, wanted in self.roles.items():
+                unknown = [name for name in wanted if name not in names]
+                if unknown:
+                    raise unknown_columns(role, unknown, names)
+            for number in range(read.num_row_groups):
+                n_rows = read.row_group(number).num_rows
+                if n_rows:
+                    found.append(RowGroup(path, number, start, n_rows))
+                start += n_rows
+        return tuple(found)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of all rows."""
+        return sum(group.n_rows for group in self.groups)
+
+    def read(self, group: RowGroup) -> pa.Table:
+        """Return the columns of one row group that have a role; text as dictionaries."""
+        columns = [name for names in self.roles.values() for name in names]
+        try:
+            with pa.parquet.ParquetFile(group.path) as file:
+                table = file.read_row_group(group.number, columns=columns, use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(group.path, error) from error
+        return pa.table({name: _as_category(table.column(name)) for name in columns})
+
+    def part(self, table: pa.Table, role: str) -> pa.Table | None:
+        """Return the columns of one role, or None when it has none."""
+        names = self.roles[role]
+        return table.select(names) if names else None
+
+
+def hashed(row_ids: IntArray, seed: int) -> npt.NDArray[np.uint64]:
+    """Return well-mixed bits of row numbers (n,), the same on every machine (the SplitMix64 finaliser)."""
+    with np.errstate(over="ignore"):
+        mixed = row_ids.astype(np.uint64) * _GOLDEN + np.uint64(seed) * np.uint64(0xD1342543DE82EF95)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(mixed ^ (mixed >> np.uint64(31)))
+
+
+def hashed_parts(row_ids: IntArray, n_parts: int, seed: int) -> IntArray:
+    """Return the part of each row, shape (n,): a hash of its number, so that no list of folds is kept."""
+    return np.asarray(hashed(row_ids, seed) % np.uint64(n_parts)).astype(np.int64)
+
+
+def _as_category(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return pc.dictionary_encode(column)
+    return column
+
+
+def _names(names: str | Sequence[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    return InputError(
+        f"Expected a Parquet file, got {str(path)!r}, which cannot be read: {str(error).splitlines()[0]}; "
+        "write it again."
+    )

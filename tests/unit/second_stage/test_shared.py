@@ -1,0 +1,118 @@
+"""h on shared batches: what a batch sees, and what lines and networks learn of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dmliv.data import TrainingData, prepare
+from dmliv.first_stage.base import Runtime
+from dmliv.first_stage.crossfit import FirstStage
+from dmliv.first_stage.laws import MixtureLaw
+from dmliv.nets.columns import Columns
+from dmliv.nets.settings import NetworkSettings
+from dmliv.second_stage.base import action_vectors
+from dmliv.second_stage.coefficients import CoefficientStructural
+from dmliv.second_stage.features import STRUCTURAL_ENCODINGS, StructuralColumns, StructuralEncoder
+from dmliv.second_stage.kernel import KernelStructural
+from dmliv.second_stage.network import NeuralStructural, Trials
+from dmliv.second_stage.objective import Choice
+from dmliv.second_stage.rivals import MeanModel, RivalStructural
+from dmliv.second_stage.shared import on_sample
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize("encoding", STRUCTURAL_ENCODINGS)
+def test_columns_agree_with_tables(encoding: str, centred: bool, data: TrainingData) -> None:
+    encoder = StructuralEncoder.learn(data, 5, centred=centred)
+    columns = StructuralColumns(encoder, encoding, CPU)
+    features, centre = columns.encode(Columns.of(data.context, encoder.context, CPU))
+    np.testing.assert_allclose(
+        features.numpy(), encoder.context_features(data.context, encoding), rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(centre.numpy(), encoder.centre(data.context), rtol=1e-4, atol=1e-5)
+    assert columns.width == features.shape[1]
+
+
+def rivals(settings: NetworkSettings) -> RivalStructural:
+    choosing = replace(settings, encodings=("standardised", "piecewise"))
+    return RivalStructural(
+        NeuralStructural(choosing, n_members=1, n_outcome_members=1),
+        CoefficientStructural(choosing, 1, 1),
+        KernelStructural(n_landmarks=20, n_search_rows=50),
+        margin=1e9,
+    )
+
+
+def test_all_rivals_can_be_fitted_to_a_source(
+    data: TrainingData,
+    make_first_stage: Callable[[TrainingData], FirstStage],
+    tiny: NetworkSettings,
+    runtime: Runtime,
+) -> None:
+    sample, left, source = on_sample(data, make_first_stage(data), CPU)
+    fits = [rivals(tiny).fit_source(sample, left, source, seed=seed, runtime=runtime) for seed in (3, 3, 4)]
+    actions = action_vectors(data.action_spec, data.action)
+    values = [fit.predict(data.context, actions) for fit in fits]
+    assert np.isfinite(values[0]).all()
+    np.testing.assert_array_equal(values[0], values[1])
+    assert not np.array_equal(values[0], values[2])
+    assert isinstance(fits[0], MeanModel)
+    assert {"networks", "lines"} <= set(fits[0].models)
+
+
+class TestTruth:
+    """An exact first stage of h(c, a) = c + 2 a: both kinds find it."""
+
+    N = 1500
+
+    @pytest.fixture
+    def exact(self) -> tuple[TrainingData, FirstStage]:
+        rng = np.random.default_rng(0)
+        context, instrument, hidden = (rng.standard_normal(self.N) for _ in range(3))
+        action = instrument + hidden
+        data = prepare(context + 2.0 * action + hidden, action, Z=instrument, X=context)
+        scale, mean = data.action_spec.scale[0], data.action_spec.mean[0]
+        law = MixtureLaw(
+            torch.ones(self.N, 1),
+            torch.from_numpy((instrument - mean) / scale).float().view(-1, 1, 1),
+            torch.full((self.N, 1, 1, 1), float(1.0 / scale)),
+        )
+        target = data.outcome_spec.to_model(context + 2.0 * instrument)
+        return data, FirstStage(target, law, np.zeros(self.N, dtype=np.int64), (), None, None, (0,), 1)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("kind", ["networks", "lines"])
+    def test_slope_is_found(
+        self, kind: str, exact: tuple[TrainingData, FirstStage], runtime: Runtime
+    ) -> None:
+        data, first_stage = exact
+        sample, left, source = on_sample(data, first_stage, CPU)
+        able = NetworkSettings(hidden=(24,), epochs=20, batch_size=50, dropout=0.0, learning_rate=1e-2)
+        learner = rivals(able)
+        generator = np.random.Generator(np.random.SFC64(0))
+        if kind == "lines":
+            encoder = learner.lines.learn_encoder(sample)
+            model = learner.lines.train_ensemble(
+                sample, left, encoder, "standardised", {}, generator=generator, runtime=runtime, source=source
+            )
+            slopes = model.gradient(data.context, data.action.astype(np.float64))
+        else:
+            plain = replace(learner.networks, settings=able)
+            network = plain.train_ensemble(
+                sample,
+                left,
+                plain.learn_encoder(sample),
+                Trials(Choice("standardised", 0.0)),
+                generator=generator,
+                runtime=runtime,
+                source=source,
+            )
+            slopes = network.gradient(data.context, data.action.astype(np.float64))
+        in_user_units = slopes * data.outcome_spec.scale / data.action_spec.scale
+        assert abs(np.median(in_user_units) - 2.0) < 0.15
