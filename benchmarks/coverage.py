@@ -21,7 +21,7 @@ from dmliv.learners import neural
 from dmliv.problems import TicketDemand
 from dmliv.problems.suite import SUITE
 
-RECORDS = Path("docs/results/coverage.jsonl")
+RECORDS = Path("docs/results/simulations/coverage.jsonl")
 PAGE = Path("docs/results/coverage.md")
 ALPHA = 0.05
 BAND_ROWS = 50

@@ -36,7 +36,7 @@ from dmliv.progress import SilentProgress
 from dmliv.second_stage.kernel import KernelStructural
 from dmliv.second_stage.linear import LinearStructural
 
-RECORDS = Path("docs/results/records/diagnostics.jsonl")
+RECORDS = Path("docs/results/simulations/diagnostics.jsonl")
 PAGE = Path("docs/results/diagnostics.md")
 FIRST_SEED = 1000
 _FOLDS = 4
@@ -217,7 +217,7 @@ def _read() -> list[dict[str, Any]]:
 _OPENING = f"""# Diagnostics: when they warn
 
 How often each warning of `est.diagnostics()` comes on simulated data, where it should and where it should
-not. Made by `benchmarks/diagnostics_calibration.py` from [records](records/diagnostics.jsonl); seeds from
+not. Made by `benchmarks/diagnostics_calibration.py` from [records](simulations/diagnostics.jsonl); seeds from
 {FIRST_SEED} on, DML-IV with {_FOLDS} folds. How to read the diagnostics: [how-to](../how-to/diagnostics.md).
 """
 _STRENGTH_WORDS = f"""The nonlinear F is that of held-out predictions of the action, made by lines or boosted

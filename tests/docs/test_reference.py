@@ -11,16 +11,20 @@ import pytest
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 MODULES = (
     "dmliv",
+    "dmliv.diagnostics",
     "dmliv.estimators",
     "dmliv.export",
+    "dmliv.inference",
     "dmliv.learners",
     "dmliv.persistence",
     "dmliv.policy",
     "dmliv.problems",
     "dmliv.report",
+    "dmliv.streaming",
+    "dmliv.tuning",
 )
-# How `est.save` does its work, which is where it is described.
-DESCRIBED_ELSEWHERE = {"save"}
+# How `est.save` does its work, which is where it is described; and a number that a verdict names.
+DESCRIBED_ELSEWHERE = {"save", "WEAK_F"}
 
 
 @pytest.mark.parametrize("module", MODULES)

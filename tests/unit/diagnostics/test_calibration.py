@@ -14,7 +14,7 @@ from dmliv.diagnostics import WEAK_F
 from dmliv.diagnostics.diagnose import MOMENT_LEVEL
 
 ROOT = Path(__file__).parents[3]
-RECORDS = ROOT / "docs" / "results" / "records" / "diagnostics.jsonl"
+RECORDS = ROOT / "docs" / "results" / "simulations" / "diagnostics.jsonl"
 
 
 def _values(design: str, key: str, rows: int = 1000) -> Any:
