@@ -56,8 +56,8 @@ class Debiased:
     """
 
     n_landmarks: int = 200
-    miss_sd: float = 1.0
-    action_bandwidth: float = 1.5
+    miss_sd: float = 0.8
+    action_bandwidth: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the numbers."""
