@@ -159,7 +159,7 @@ class Counterfactual:
         if self.uncertainty is None:
             raise InputError(
                 "Expected an estimator that was fitted for intervals, got one without; call "
-                "fit(..., inference='debiased')."
+                "fit(..., inference='debiased') of DMLIV."
             )
         evaluate, model = self.uncertainty.evaluate, self.model
         if isinstance(model, AveragedModel):

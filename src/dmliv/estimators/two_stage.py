@@ -156,6 +156,8 @@ class TwoStageIV(CounterfactualEstimator):
         )
         groups = None if cluster is None else read_labels(cluster, len(data))
         wanted = read_inference(inference)
+        if isinstance(wanted, Debiased):
+            wanted.check(self.n_folds)
         learners = neural() if self.learners is None else self.learners
         if not isinstance(learners, Learners):
             raise InputError(
@@ -223,8 +225,8 @@ class TwoStageIV(CounterfactualEstimator):
         if self._diagnostics is None:
             if self._training is None:
                 raise InputError(
-                    "Expected an estimator that still has its training rows, got a loaded one that was saved "
-                    "without diagnostics; call diagnostics() after fit and before save."
+                    "Expected an estimator that still has its training rows, got a loaded one or one fitted "
+                    "to a folder; call diagnostics() after fit and before save."
                 )
             runtime = Runtime(resolve_device(self.device), progress_for(self.verbose), 1)
             data, seed = self._training

@@ -68,6 +68,14 @@ class Debiased:
             if not isinstance(value, (int, float, np.number)) or not 0.0 < value < np.inf:
                 raise InputError(f"Expected a positive {name}, got {value!r}; 1.0 is a good start.")
 
+    def check(self, n_folds: int) -> None:
+        """Refuse one fold, before anything is fitted."""
+        if n_folds < 2:
+            raise InputError(
+                "Expected n_folds of at least 2 for debiased intervals, got 1: a row must be weighed by "
+                "models that never saw it. Use DMLIV, or inference='bootstrap'."
+            )
+
     def learn(
         self,
         data: TrainingData,
@@ -96,11 +104,7 @@ class Debiased:
         runtime : Runtime
         """
         n_folds = len(first_stage.fold_members)
-        if n_folds < 2:
-            raise InputError(
-                "Expected n_folds of at least 2 for debiased intervals, got 1: a row must be weighed by "
-                "models that never saw it. Use DMLIV, or inference='bootstrap'."
-            )
+        self.check(n_folds)
         sieve = self._sieve(data, first_stage, image, seed, runtime)
         weight = data.weight / data.weight.sum()
         effective = 1.0 / float((weight**2).sum())
