@@ -273,8 +273,8 @@ def render() -> str:
         f"{known['memory'][0]['variance_of_truth']:.2f}).",
         "",
         "| rows | from | processor s | elapsed s | rows per processor s | data MB | peak MB "
-        "| 3 x data + 2 GB | MSE | h |",
-        "|---:|---|---:|---:|---:|---:|---:|---:|---:|---|",
+        "| 3 x data + 2 GB | MSE | h | seed |",
+        "|---:|---|---:|---:|---:|---:|---:|---:|---:|---|---|",
     ]
     for part in ("memory", "parquet"):
         for fit in known.get(part, []):
@@ -283,7 +283,8 @@ def render() -> str:
             lines.append(
                 f"| {fit['rows']:,} | {origin} | {fit['processor_seconds']:,.0f} | {fit['seconds']:,.0f} | "
                 f"{fit['rows'] / fit['processor_seconds']:,.0f} | {fit['data_megabytes']:,} | "
-                f"{fit['peak_megabytes']:,} | {limit} | {fit['mse']:.4f} | {', '.join(fit['stayed'])} |"
+                f"{fit['peak_megabytes']:,} | {limit} | {fit['mse']:.4f} | {', '.join(fit['stayed'])} | "
+                f"{fit['seed']}{', ' + fit['note'] if 'note' in fit else ''} |"
             )
     lines += [
         "",
@@ -294,7 +295,7 @@ def render() -> str:
         "Where the processor seconds went:",
         "",
     ]
-    fits = [*known["memory"], *known.get("parquet", [])]
+    fits = [fit for fit in (*known["memory"], *known.get("parquet", [])) if fit["stages"]]
     names = list(dict.fromkeys(name for fit in fits for name in fit["stages"]))
     lines.append("| stage | " + " | ".join(f"{fit['rows']:,}" for fit in fits) + " |")
     lines.append("|---|" + "---:|" * len(fits))
