@@ -11,6 +11,7 @@ from joblib import Parallel, delayed
 from dmliv.data import FloatArray, IntArray, Table
 from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
+from dmliv.first_stage.workers import jobs
 from dmliv.functionals import Band
 from dmliv.second_stage.base import StructuralModel
 
@@ -55,7 +56,7 @@ class Bootstrap:
         """
         factors = self.weights(len(weight), cluster, seed)
         seeds = np.random.SeedSequence([seed, 6]).generate_state(len(factors))
-        models = Parallel(n_jobs=runtime.n_jobs, return_as="generator")(
+        models = Parallel(n_jobs=jobs(runtime), return_as="generator")(
             delayed(refit)(weight * factor, int(replicate_seed))
             for factor, replicate_seed in zip(factors, seeds, strict=True)
         )
