@@ -11,12 +11,8 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from dmliv.data import ActionSpec, FloatArray, TableSchema, TrainingData
-<<<<<<< HEAD
 from dmliv.diagnostics.strength import InstrumentStrength
-from dmliv.errors import listed
-=======
 from dmliv.errors import InputError, listed
->>>>>>> 3a0560d (Reports show bands, and intervals of the value and the gain; the shell learns and prints intervals)
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.policy.decisions import Decisions
 from dmliv.policy.greedy import GreedyPolicy

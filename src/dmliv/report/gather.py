@@ -342,13 +342,9 @@ def _summary(
         outside_share=float(outside.mean()),
         edge_share=None if at_edge is None else float(at_edge.mean()),
         support=decisions.support,
-<<<<<<< HEAD
         least_support=least_support(len(fitted.action.names)),
-=======
-        least_support=round(RARE * USUAL ** len(fitted.action.names), 9),
         value_interval=mean_interval(fitted, context, recommended),
         gain_interval=mean_interval(fitted, context, recommended, vectors),
->>>>>>> 3a0560d (Reports show bands, and intervals of the value and the gain; the shell learns and prints intervals)
     )
 
 
