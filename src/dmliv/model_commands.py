@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dmliv.errors import InputError, listed
-from dmliv.model_options import LEARNERS, METHODS, make_estimator, read_action, read_actions, read_config
+from dmliv.model_files import (
+    beside,
+    known_columns,
+    read_contexts,
+    read_taken,
+    require_choice,
+    require_place,
+    require_rows,
+    warn,
+)
+from dmliv.model_options import (
+    LEARNERS,
+    METHODS,
+    fit_options,
+    make_estimator,
+    read_action,
+    read_actions,
+    read_config,
+)
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from rich.console import Console
 
-    from dmliv.data import TableSchema, TrainingData
-    from dmliv.estimators.base import CounterfactualEstimator
+    from dmliv.data import TrainingData
 
 ConfigOption = Annotated[
     Path | None,
@@ -52,6 +67,15 @@ def fit(
     folds: Annotated[int | None, typer.Option(min=1, help="Folds, for dml-iv and deepiv.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of everything random.")] = 0,
     action_kind: Annotated[str, typer.Option(help="One of auto, continuous, discrete.")] = "auto",
+    intervals: Annotated[
+        bool | None,
+        typer.Option(
+            "--intervals/--no-intervals", help="Learn 95 % intervals; by default where the method has them."
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Column with labels of rows that depend on each other.")
+    ] = None,
     drop_missing: Annotated[
         bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")
     ] = False,
@@ -69,12 +93,13 @@ def fit(
     from dmliv.model_reports import fit_warnings, show_columns, show_fit
     from dmliv.progress import BarProgress
 
-    _require_choice("--method", method, METHODS)
+    require_choice("--method", method, METHODS)
     if learners is not None:
-        _require_choice("--learners", learners, LEARNERS)
-    _require_choice("--action-kind", action_kind, ("auto", "continuous", "discrete"))
+        require_choice("--learners", learners, LEARNERS)
+    require_choice("--action-kind", action_kind, ("auto", "continuous", "discrete"))
     estimator = make_estimator(method, learners, folds, seed, action_kind)
-    _require_place(output)
+    options = fit_options(estimator, method, folds, intervals, cluster)
+    require_place(output)
     roles = {
         "outcome": [outcome],
         "action": action,
@@ -82,16 +107,22 @@ def fit(
         "context": list(context or ()),
         "control": list(control or ()),
         "weight": [weight] if weight else [],
+        "cluster": [cluster] if cluster else [],
     }
     console = Console(highlight=False)
     if data.is_dir():
-        for name, given in (("--drop-missing", drop_missing), ("--control", control)):
+        for name, given in (
+            ("--drop-missing", drop_missing),
+            ("--control", control),
+            ("--intervals", intervals),
+            ("--cluster", cluster),
+        ):
             if given:
                 raise InputError(f"Expected one file with {name}, got a folder; leave the option out.")
         sample = _fit_folder(console, estimator, data, roles, seed)
         strength = instrument_strength(sample, seed=seed, progress=BarProgress())
         show_fit(console, estimator, strength)
-        _warn(fit_warnings(sample, estimator, strength))
+        warn(fit_warnings(sample, estimator, strength))
         estimator.save(output)
         console.print(f"Model: {output}", soft_wrap=True, markup=False)
         return
@@ -99,6 +130,8 @@ def fit(
     if drop_missing:
         table, dropped = tables.drop_missing(table)
         console.print(f"{dropped:,} rows with missing values left out.")
+    if cluster:
+        options["cluster"] = table.column(cluster).to_numpy()
     rows = IVData.from_frame(
         table,
         outcome=outcome,
@@ -126,7 +159,7 @@ def fit(
     show_columns(console, prepared(), outcome)
     fitted: Any = estimator
     try:
-        fitted.fit(rows.Y, taken, Z=rows.Z, X=rows.X, W=rows.W, sample_weight=rows.sample_weight)
+        fitted.fit(rows.Y, taken, Z=rows.Z, X=rows.X, W=rows.W, sample_weight=rows.sample_weight, **options)
     except np.linalg.LinAlgError as error:
         raise InputError(
             f"Expected columns that a regression can be solved with, got {str(error).lower()}; look for "
@@ -135,7 +168,7 @@ def fit(
     again = prepared()
     strength = instrument_strength(again, seed=seed, progress=BarProgress())
     show_fit(console, estimator, strength)
-    _warn(fit_warnings(again, estimator, strength))
+    warn(fit_warnings(again, estimator, strength))
     estimator.save(output)
     console.print(f"Model: {output}", soft_wrap=True, markup=False)
 
@@ -181,18 +214,23 @@ def effect(
 
     if output is not None:
         tables.file_format(output)
-        _require_place(output)
+        require_place(output)
     estimator = load(model)
     spec = estimator.counterfactual_.action
     first, last = read_action(start, spec), read_action(end, spec)
-    contexts = _read_contexts(estimator, data, delimiter)
+    contexts = read_contexts(estimator, data, delimiter)
     effects = estimator.effect(contexts, T0=first, T1=last)
-    _require_rows(len(effects))
+    require_rows(len(effects))
     console = Console(highlight=False)
-    show_effect(console, effects, start, end)
-    _warn(far_actions(spec, first, last))
+    has_intervals = estimator.counterfactual_.uncertainty is not None
+    mean_ends = estimator.ate_interval(contexts, T0=first, T1=last) if has_intervals else None
+    show_effect(console, effects, start, end, mean_ends)
+    warn(far_actions(spec, first, last))
     if output is not None:
-        tables.write_columns(output, _beside(contexts, {"effect": effects}))
+        found = {"effect": effects}
+        if has_intervals:
+            found["lower"], found["upper"] = estimator.effect_interval(contexts, T0=first, T1=last)
+        tables.write_columns(output, beside(contexts, found))
         console.print(f"Effects: {output}", soft_wrap=True, markup=False)
 
 
@@ -224,20 +262,23 @@ def recommend(
     from rich.console import Console
 
     from dmliv import tables
-    from dmliv.model_reports import decision_warnings, far_actions, show_decisions
+    from dmliv.model_reports import decision_warnings, decision_worth, far_actions, show_decisions
     from dmliv.persistence import load
 
     if output is not None:
         tables.file_format(output)
-        _require_place(output)
+        require_place(output)
     estimator = load(model)
     spec = estimator.counterfactual_.action
     policy = estimator.policy(read_actions(actions, spec), min_support=min_support)
-    contexts = _read_contexts(estimator, data, delimiter)
+    contexts = read_contexts(estimator, data, delimiter)
     decisions = policy.decide(contexts)
-    _require_rows(len(decisions))
+    require_rows(len(decisions))
     console = Console(highlight=False)
-    show_decisions(console, decisions, spec)
+    taken = read_taken(estimator, data, delimiter)
+    worth, doubts = decision_worth(estimator, policy, contexts, decisions, taken)
+    show_decisions(console, decisions, spec, worth)
+    warn(doubts)
     edge = None
     if spec.kind == "continuous":
         offered, chosen = (
@@ -245,8 +286,8 @@ def recommend(
         )
         low, high = offered.min(axis=0), offered.max(axis=0)
         edge = decisions.at_edge | ((chosen <= low) | (chosen >= high)).any(axis=1)
-        _warn(far_actions(spec, low, high))
-    _warn(decision_warnings(decisions, edge))
+        warn(far_actions(spec, low, high))
+    warn(decision_warnings(decisions, edge))
     if output is not None:
         found: dict[str, Any] = (
             {f"recommended_{spec.names[0]}": decisions.action}
@@ -258,7 +299,7 @@ def recommend(
             found["at_edge"] = edge
         if decisions.support is not None:
             found["support"] = decisions.support
-        tables.write_columns(output, _beside(contexts, found))
+        tables.write_columns(output, beside(contexts, found))
         console.print(f"Recommendations: {output}", soft_wrap=True, markup=False)
 
 
@@ -300,7 +341,7 @@ def report(
     from dmliv.progress import BarProgress
     from dmliv.report import write_report
 
-    _require_place(output)
+    require_place(output)
     estimator = load(model)
     spec, schema = estimator.counterfactual_.action, estimator.counterfactual_.context
     if not spec.named or (schema.columns and not schema.named):
@@ -319,9 +360,9 @@ def report(
     roles = {
         "outcome": [outcome] if outcome else [],
         "action": list(spec.names),
-        "instrument": _known(instrument, getattr(estimator, "_instrument_schema", None), available),
+        "instrument": known_columns(instrument, getattr(estimator, "_instrument_schema", None), available),
         "context": list(schema.input_order),
-        "control": _known(control, None if controls is None else controls.columns, available),
+        "control": known_columns(control, None if controls is None else controls.columns, available),
         "weight": [weight] if weight else [],
     }
     table = tables.read_columns(data, roles, delimiter=delimiter)
@@ -329,7 +370,7 @@ def report(
     if drop_missing:
         table, dropped = tables.drop_missing(table)
         console.print(f"{dropped:,} rows with missing values left out.")
-    _require_rows(len(table))
+    require_rows(len(table))
     contents = write_report(
         estimator,
         output,
@@ -345,72 +386,8 @@ def report(
         seed=seed,
         progress=BarProgress(),
     )
-    _warn(contents.cautions)
+    warn(contents.cautions)
     console.print(f"Report: {output}", soft_wrap=True, markup=False)
 
 
 COMMANDS = (fit, effect, recommend, report)
-
-
-def _read_contexts(
-    estimator: CounterfactualEstimator, path: Path | None, delimiter: str | None
-) -> pa.Table | None:
-    """Read the contexts a model needs from a file; none for a model without."""
-    from dmliv import tables
-
-    schema = estimator.counterfactual_.context
-    if not schema.columns:
-        if path is not None:
-            raise InputError(
-                f"Expected no file, because this model has no context, got {str(path)!r}; leave it out."
-            )
-        return None
-    if path is None:
-        raise InputError(
-            f"Expected a file with the context columns {listed(schema.input_order)}, got none; name one."
-        )
-    # Models of nameless arrays take the columns in the order of the file.
-    names = list(schema.input_order) if schema.named else tables.column_names(path, delimiter)
-    return tables.read_columns(path, {"context": names}, delimiter=delimiter)
-
-
-def _known(named: list[str] | None, learned: TableSchema | None, available: set[str]) -> list[str]:
-    """Return the columns that were named, or those the model learned from if a file has them all."""
-    if named is not None:
-        return named
-    if learned is None or not learned.named or not available.issuperset(learned.input_order):
-        return []
-    return list(learned.input_order)
-
-
-def _beside(contexts: pa.Table | None, found: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of the contexts and behind them those that were found, under names of their own."""
-    columns = {} if contexts is None else dict(zip(contexts.column_names, contexts.columns, strict=True))
-    for name, values in found.items():
-        free = name
-        while free in columns:
-            free += "_"
-        columns[free] = values
-    return columns
-
-
-def _require_choice(option: str, value: str, allowed: Iterable[str]) -> None:
-    if value not in allowed:
-        raise typer.BadParameter(f"Expected one of {', '.join(allowed)}, got {value!r}.", param_hint=option)
-
-
-def _require_place(path: Path) -> None:
-    """Refuse a path that cannot be written before any time is spent."""
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        what = "a folder" if path.is_dir() else "one in a missing folder"
-        raise InputError(f"Expected a file to write, got {what}, {str(path)!r}; choose another path.")
-
-
-def _require_rows(n_rows: int) -> None:
-    if not n_rows:
-        raise InputError("Expected at least one row, got a file with none; add rows.")
-
-
-def _warn(warnings: Iterable[str]) -> None:
-    for text in warnings:
-        typer.secho(f"Warning: {text}", fg=typer.colors.YELLOW, err=True)

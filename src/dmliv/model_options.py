@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable
 from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,34 @@ def make_estimator(
     }
     estimator: CounterfactualEstimator = two_stage[method](makers[learners or "neural"](), **options)
     return estimator
+
+
+def fit_options(
+    estimator: CounterfactualEstimator,
+    method: str,
+    folds: int | None,
+    intervals: bool | None,
+    cluster: str | None,
+) -> dict[str, Any]:
+    """Return what ``fit`` is told of intervals, and check that the method knows of clusters.
+
+    Raises
+    ------
+    InputError
+        If intervals or clusters are asked for and the method has none.
+    """
+    can = method == "dml-iv" and folds != 1
+    if intervals and not can:
+        raise InputError(
+            "Expected --intervals for dml-iv with 2 folds or more, got it for another method or fewer folds; "
+            "leave it out."
+        )
+    fit: Any = getattr(estimator, "fit")  # noqa: B009
+    if cluster is not None and "cluster" not in signature(fit).parameters:
+        raise InputError(
+            f"Expected --cluster for dml-iv, ce-dml-iv or deepiv, got it for {method}; leave it out."
+        )
+    return {"inference": "debiased"} if can and intervals is not False else {}
 
 
 def read_action(text: str, spec: ActionSpec) -> Any:

@@ -12,9 +12,10 @@ from rich.table import Table as Grid
 
 from dmliv.data import ActionSpec, FloatArray, TableSchema, TrainingData
 from dmliv.diagnostics.strength import InstrumentStrength
-from dmliv.errors import listed
+from dmliv.errors import InputError, listed
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.policy.decisions import Decisions
+from dmliv.policy.greedy import GreedyPolicy
 
 # Columns of a role that are shown one by one.
 _MOST_COLUMNS = 30
@@ -109,8 +110,14 @@ def fit_warnings(
     return found
 
 
-def show_effect(console: Console, effects: FloatArray, start: str, end: str) -> None:
-    """Print the mean effect and how effects differ between rows."""
+def show_effect(
+    console: Console,
+    effects: FloatArray,
+    start: str,
+    end: str,
+    mean_ends: tuple[float, float] | None = None,
+) -> None:
+    """Print the mean effect, its interval if there is one, and how effects differ between rows."""
     grid = Grid(title=escape(f"Effect of the action from {start} to {end}"), title_justify="left")
     for heading in ("Rows", "Mean", "Lowest", "25 %", "Median", "75 %", "Highest"):
         grid.add_column(heading, justify="right")
@@ -118,6 +125,8 @@ def show_effect(console: Console, effects: FloatArray, start: str, end: str) -> 
     numbers = [effects.mean(), *quantiles]
     grid.add_row(f"{len(effects):,}", *(f"{number:.4g}" for number in numbers))
     console.print(grid)
+    if mean_ends is not None:
+        console.print(f"Mean effect, with 95 % confidence: {_between(mean_ends)}.")
 
 
 def far_actions(spec: ActionSpec, *actions: Any) -> list[str]:
@@ -133,13 +142,58 @@ def far_actions(spec: ActionSpec, *actions: Any) -> list[str]:
     return found
 
 
-def show_decisions(console: Console, decisions: Decisions, spec: ActionSpec) -> None:
-    """Print what is recommended how often, and the expected outcome."""
+def decision_worth(
+    estimator: CounterfactualEstimator,
+    policy: GreedyPolicy,
+    contexts: Any,
+    decisions: Decisions,
+    taken: Any,
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return lines on what recommendations are worth, and what speaks against relying on the gain.
+
+    Parameters
+    ----------
+    estimator : CounterfactualEstimator
+    policy : GreedyPolicy
+        Without costs.
+    contexts : frame or None
+    decisions : Decisions
+        Of these contexts.
+    taken : frame or None
+        Actions that were taken in them.
+    """
+    value = float(decisions.value.mean())
+    lines = [("Expected outcome, mean", f"{value:.4g}")]
+    has_intervals = estimator.counterfactual_.uncertainty is not None
+    if has_intervals:
+        ends = policy.value_interval(contexts, actions=decisions.action)
+        lines.append(("... with 95 % confidence", _between(ends)))
+    if taken is None:
+        return lines, []
+    try:
+        today = float(estimator.predict(taken, contexts).mean())
+    except InputError as error:
+        return lines, [f"There is no comparison with the actions in the file: {error}"]
+    lines.append(("Gain over the actions in the file", f"{value - today:.4g}"))
+    doubts = []
+    if has_intervals:
+        ends = policy.value_interval(contexts, actions=decisions.action, versus=taken)
+        lines.append(("... with 95 % confidence", _between(ends)))
+        if ends[0] <= 0.0 <= ends[1]:
+            doubts.append("The recommendations may be no better than the actions in the file.")
+    return lines, doubts
+
+
+def show_decisions(
+    console: Console, decisions: Decisions, spec: ActionSpec, worth: list[tuple[str, str]]
+) -> None:
+    """Print what is recommended how often, and what that is worth."""
     title = f"Recommendations for {len(decisions):,} rows"
     grid = Grid(title=title, title_justify="left", show_header=False)
     grid.add_column()
     grid.add_column(justify="right")
-    grid.add_row("Expected outcome, mean", f"{decisions.value.mean():.4g}")
+    for label, value in worth:
+        grid.add_row(label, value)
     if spec.kind == "discrete":
         levels, counts = np.unique(decisions.action.astype(str), return_counts=True)
         for position in np.argsort(-counts)[:10]:
@@ -169,6 +223,10 @@ def decision_warnings(decisions: Decisions, at_edge: npt.NDArray[np.bool_] | Non
                 f"{lacking} rows have no action with enough support; the best supported one is given."
             )
     return found
+
+
+def _between(ends: tuple[float, float]) -> str:
+    return f"between {ends[0]:.4g} and {ends[1]:.4g}"
 
 
 def _action_words(spec: ActionSpec, number: int) -> str:

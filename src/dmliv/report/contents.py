@@ -79,7 +79,7 @@ class Curve:
     outcome : ndarray, shape (m,)
         At the points of the axis.
     lower, upper : ndarray, shape (m,), or None
-        Bounds of a band around the curve, where there are any.
+        Ends of a pointwise 95 % band, where the model has intervals. The curve need not lie inside.
     """
 
     title: str
@@ -117,6 +117,8 @@ class ActionSection:
     curves : tuple of Curve
     effects : ndarray, shape (n,)
         Of moving the action from the start to the end of the axis.
+    effect_interval : tuple of float or None
+        Of their mean, with 95 % confidence; None for a model without intervals.
     columns : tuple of ContextColumn
         Those along which the effect differs most come first.
     recommended : ndarray, shape (n,)
@@ -128,6 +130,7 @@ class ActionSection:
     effects: FloatArray
     columns: tuple[ContextColumn, ...]
     recommended: FloatArray
+    effect_interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +156,9 @@ class PolicySummary:
         Probability of such an action under the estimated action law; None where no law was estimated.
     least_support : float
         Below it an action counts as hardly ever seen.
+    value_interval, gain_interval : tuple of float or None
+        Of the value, and of its gain over the actions in the data, with 95 % confidence; None for a model
+        without intervals.
     """
 
     value: float
@@ -168,6 +174,8 @@ class PolicySummary:
     edge_share: float | None
     support: FloatArray | None
     least_support: float
+    value_interval: tuple[float, float] | None = None
+    gain_interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,6 +202,8 @@ class ReportContents:
         None when there is no context to choose.
     weighted : bool
         Whether rows count by weights.
+    interval_words : str
+        What bands and intervals are; empty for a model without.
     """
 
     title: str
@@ -211,3 +221,4 @@ class ReportContents:
     tree: PolicyTree | None
     panel: PanelGrid | None
     weighted: bool = False
+    interval_words: str = ""

@@ -20,6 +20,7 @@ from dmliv.policy.decisions import Decisions
 from dmliv.policy.spaces import Box, Interval
 from dmliv.progress import ProgressReporter, SilentProgress
 from dmliv.report.action_axes import action_axes, default_actions
+from dmliv.report.bands import band_words, grid_band, mean_band, mean_interval
 from dmliv.report.contents import (
     ActionAxis,
     ActionSection,
@@ -133,6 +134,7 @@ def gather(
         tree=tree,
         panel=panel,
         weighted=sample_weight is not None,
+        interval_words=band_words(fitted),
     )
 
 
@@ -250,14 +252,34 @@ def _section(
         for column, values in (pairs[position] for position in order)
     )
     some = np.random.default_rng(seed).permutation(len(context))[:_MOST_CURVE_ROWS]
-    average = fitted.value_grid(context.take(np.sort(some)), axis.vectors).mean(axis=0)
-    curves = [Curve("Average", f"mean over {len(some):,} rows", average)]
+    shown = context.take(np.sort(some))
+    average = fitted.value_grid(shown, axis.vectors).mean(axis=0)
+    curves = [
+        Curve(
+            "Average",
+            f"mean over {len(some):,} rows",
+            average,
+            *mean_band(fitted, shown, axis.vectors),
+        )
+    ]
     if columns:
         for share, words in _SHOWN_EFFECTS:
             row = int(np.abs(effects - np.quantile(effects, share)).argmin())
-            outcome = fitted.value_grid(context.take(np.array([row])), axis.vectors)[0]
-            curves.append(Curve(words, row_words(columns, row), outcome))
-    return ActionSection(axis, tuple(curves), effects, columns, _on_axis(fitted, axis, decisions))
+            alone = context.take(np.array([row]))
+            outcome = fitted.value_grid(alone, axis.vectors)[0]
+            lower, upper = (
+                None if each is None else each[0] for each in grid_band(fitted, alone, axis.vectors)
+            )
+            curves.append(Curve(words, row_words(columns, row), outcome, lower, upper))
+    start, end = (np.tile(each, (len(context), 1)) for each in (axis.start, axis.end))
+    return ActionSection(
+        axis,
+        tuple(curves),
+        effects,
+        columns,
+        _on_axis(fitted, axis, decisions),
+        mean_interval(fitted, context, end, start),
+    )
 
 
 def _on_axis(fitted: Counterfactual, axis: ActionAxis, decisions: Decisions) -> FloatArray:
@@ -306,6 +328,7 @@ def _summary(
     constants = fitted.value_grid(context, fitted.read_action(candidates[kept])).mean(axis=0)
     best = candidates[kept[int(constants.argmax())]]
     today = fitted.outcome.to_user(fitted.model.predict(context, vectors))
+    recommended = fitted.read_action(decisions.action, len(decisions))
     return PolicySummary(
         value=float(decisions.value.mean()),
         today_value=float(np.mean(today)),
@@ -320,6 +343,8 @@ def _summary(
         edge_share=None if at_edge is None else float(at_edge.mean()),
         support=decisions.support,
         least_support=least_support(len(fitted.action.names)),
+        value_interval=mean_interval(fitted, context, recommended),
+        gain_interval=mean_interval(fitted, context, recommended, vectors),
     )
 
 

@@ -16,7 +16,7 @@ from dmliv.data import FloatArray
 from dmliv.errors import InputError
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.progress import ProgressReporter
-from dmliv.report.contents import ActionSection, ReportContents
+from dmliv.report.contents import ActionSection, Curve, ReportContents
 from dmliv.report.gather import gather
 from dmliv.report.panel_grid import PanelGrid
 from dmliv.report.report_figures import (
@@ -131,6 +131,7 @@ def render(contents: ReportContents) -> str:
         loader=PackageLoader("dmliv.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters["number"] = lambda value: f"{value:.4g}"
+    environment.filters["between"] = lambda ends: f"between {ends[0]:.4g} and {ends[1]:.4g}"
     environment.filters["percent"] = lambda value: f"{value:.0%}"
     templates = files("dmliv.report") / "templates"
     style, script = ((templates / name).read_text(encoding="utf-8") for name in ("report.css", "panel.js"))
@@ -210,7 +211,8 @@ def _pictures(section: ActionSection, outcome_name: str) -> dict[str, Any]:
             f"best allowed action {words}."
         )
         source = image_source(draw_curve(axis, curve, limits, outcome_name))
-        curves.append(Picture(source, alt, curve.title, f"{curve.caption}. Best action: {words}."))
+        caption = f"{curve.caption}. Best action: {words}{_between(curve, best)}."
+        curves.append(Picture(source, alt, curve.title, caption))
     shown = section.columns[:_MOST_SHOWN_COLUMNS]
     effect = f"effect on {outcome_name}"
     along = [
@@ -247,12 +249,19 @@ def _pictures(section: ActionSection, outcome_name: str) -> dict[str, Any]:
             f"Dashed: the mean, {section.effects.mean():.4g}.",
         ),
         "mean": float(section.effects.mean()),
+        "interval": section.effect_interval,
         "quantiles": (float(low), float(middle), float(high)),
         "negative": float((section.effects < 0.0).mean()),
         "along": along,
         "recommended": recommended,
         "left_out": len(section.columns) - len(shown),
     }
+
+
+def _between(curve: Curve, point: int) -> str:
+    if curve.lower is None or curve.upper is None:
+        return ""
+    return f"; its outcome lies between {curve.lower[point]:.4g} and {curve.upper[point]:.4g}"
 
 
 def _worth_words(contents: ReportContents) -> str:

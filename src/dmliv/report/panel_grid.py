@@ -8,63 +8,42 @@ it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from scipy.interpolate import RegularGridInterpolator
 
 from dmliv.counterfactual import Counterfactual
-from dmliv.data import Column, FloatArray, IntArray, Table, TableSchema
+from dmliv.data import Column, FloatArray, Table
+from dmliv.report.bands import grid_band
+from dmliv.report.panel_columns import (
+    PanelColumn,
+    contexts_at,
+    held_words,
+    ladder_of,
+    random_settings,
+    typical_row,
+)
+from dmliv.second_stage.averaged import AveragedModel
+
+Surfaces = Callable[[Table, FloatArray], list[FloatArray]]
+"""Contexts of n rows and actions (m, d) in; out come h and, with a band, its ends, each of shape (n, m)."""
 
 MOST_COLUMNS = 6
-# Numbers in the grid: two bytes each, 400 kB in the file.
+# Numbers in the page, of the curve and of its band: two bytes each, 400 kB in the file.
 _MOST_NUMBERS = 150_000
-_MOST_LEVELS = 12
-_LADDER = (2, 3, 5, 9, 17, 33)
 _PROBES = 24
 _PROBED_ACTIONS = 7
 # Nodes are added until the error along each column is below this part of the spread of h.
 _GOOD_ENOUGH = 0.002
+# Ends of a band need not be as exact as the curve: an error there counts by this part.
+_BAND_CARE = 0.2
 _CHECKED = 200
 # Columns are left out while the mean error is above this part of the spread of h, down to so few.
 _TOLERABLE = 0.01
 _FEWEST_COLUMNS = 2
-_RANGE = (0.01, 0.99)
-
-
-@dataclass(frozen=True, eq=False)
-class PanelColumn:
-    """A column of the context that the panel lets one choose.
-
-    Attributes
-    ----------
-    name : str
-    kind : {"numeric", "categorical"}
-    nodes : ndarray, shape (k,)
-        Ascending numbers; for a category 0, 1, ... in the order of ``labels``.
-    labels : tuple of str
-        The levels on offer; empty for a number.
-    typical : float
-        The median, or the number of the most frequent level.
-    whole : bool
-        Whether only whole numbers occur.
-    place : int
-        Position among the numeric or among the categorical columns of the context.
-    codes : ndarray, shape (k,)
-        Codes of the levels on offer; empty for a number.
-    """
-
-    name: str
-    kind: Literal["numeric", "categorical"]
-    nodes: FloatArray
-    labels: tuple[str, ...]
-    typical: float
-    whole: bool
-    place: int
-    codes: IntArray
 
 
 @dataclass(frozen=True)
@@ -81,6 +60,8 @@ class GridError:
     lost : float
         How much expected outcome the panel's recommended action gives away, in the mean over settings; over
         the first action column.
+    band : float
+        Absolute difference of the ends of the band in the mean; 0 without a band.
     """
 
     n_settings: int
@@ -88,6 +69,7 @@ class GridError:
     largest: float
     spread: float
     lost: float
+    band: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +85,7 @@ class PanelGrid:
     others : str
         Where the columns are held that the panel leaves out; empty when there are none.
     lower, upper : tuple of ndarray, or None
-        Bounds of a band around ``values``, where there are any.
+        Ends of a pointwise 95 % band, where the model has intervals that take no time.
     """
 
     columns: tuple[PanelColumn, ...]
@@ -147,124 +129,94 @@ def design_panel(
     PanelGrid or None
         None when no column varies.
     """
-    typical = _typical(context)
-    ladders = [ladder for column in ordered if (ladder := _ladder(counterfactual.context, context, column))]
-    ladders = _affordable(ladders[:MOST_COLUMNS], sum(len(vectors) for vectors in actions))
+    typical = typical_row(context)
+    surfaces = _surfaces(counterfactual)
+    n_numbers = sum(len(vectors) for vectors in actions) * (3 if has_band(counterfactual) else 1)
+    ladders = [ladder for column in ordered if (ladder := ladder_of(counterfactual.context, context, column))]
+    ladders = _affordable(ladders[:MOST_COLUMNS], n_numbers)
     if not ladders:
         return None
     while True:
-        grid = _evaluated(counterfactual, typical, ladders, actions, allowed, np.random.default_rng(seed))
+        rng = np.random.default_rng(seed)
+        columns = _chosen_nodes(surfaces, typical, ladders, actions, n_numbers, rng)
+        others = held_words(counterfactual.context, typical, [column.name for column in columns])
+        grid = _evaluated(surfaces, typical, columns, actions, allowed, others, rng)
         # Fewer columns that are drawn well say more than many that are not.
         if len(ladders) <= _FEWEST_COLUMNS or grid.error.mean <= _TOLERABLE * grid.error.spread:
             return grid
         ladders = ladders[:-1]
 
 
-def _evaluated(
-    counterfactual: Counterfactual,
+def has_band(counterfactual: Counterfactual) -> bool:
+    """Say whether the panel shows a band: not where every point is a mean over hundreds of controls."""
+    return counterfactual.uncertainty is not None and not isinstance(counterfactual.model, AveragedModel)
+
+
+def _surfaces(counterfactual: Counterfactual) -> Surfaces:
+    def values(context: Table, vectors: FloatArray) -> list[FloatArray]:
+        ends = grid_band(counterfactual, context, vectors) if has_band(counterfactual) else ()
+        return [counterfactual.value_grid(context, vectors), *(each for each in ends if each is not None)]
+
+    return values
+
+
+def _chosen_nodes(
+    surfaces: Surfaces,
     typical: Table,
     ladders: list[list[PanelColumn]],
     actions: Sequence[FloatArray],
-    allowed: npt.NDArray[np.bool_],
+    n_numbers: int,
     rng: np.random.Generator,
-) -> PanelGrid:
-    """Choose the nodes of some columns, evaluate h on them, and judge the result."""
-    n_actions = sum(len(vectors) for vectors in actions)
+) -> tuple[PanelColumn, ...]:
     probed = np.vstack(
         [vectors[np.linspace(0, len(vectors) - 1, _PROBED_ACTIONS).astype(np.int64)] for vectors in actions]
     )
-    columns = _refined(counterfactual, typical, ladders, probed, n_actions, rng)
+    return _refined(surfaces, typical, ladders, probed, n_numbers, rng)
+
+
+def _evaluated(
+    surfaces: Surfaces,
+    typical: Table,
+    columns: tuple[PanelColumn, ...],
+    actions: Sequence[FloatArray],
+    allowed: npt.NDArray[np.bool_],
+    others: str,
+    rng: np.random.Generator,
+) -> PanelGrid:
+    """Evaluate h and its band on the nodes, and judge what lies between."""
     nodes = np.meshgrid(*[column.nodes for column in columns], indexing="ij")
     table = contexts_at(typical, columns, np.column_stack([each.ravel() for each in nodes]))
     shape = tuple(len(column.nodes) for column in columns)
-    values = tuple(counterfactual.value_grid(table, vectors).reshape(*shape, -1) for vectors in actions)
+    # For each surface, h first, the grids of all action columns.
+    grids = [
+        tuple(each.reshape(*shape, -1) for each in parts)
+        for parts in zip(*(surfaces(table, vectors) for vectors in actions), strict=True)
+    ]
     settings = random_settings(columns, _CHECKED, rng)
     checked = contexts_at(typical, columns, settings)
-    exact = [counterfactual.value_grid(checked, vectors) for vectors in actions]
-    found = [_interpolated(columns, each, settings) for each in values]
-    others = _others(counterfactual.context, typical, [column.name for column in columns])
-    return PanelGrid(columns, values, _error(exact, found, allowed), others)
+    exact = [list(parts) for parts in zip(*(surfaces(checked, vectors) for vectors in actions), strict=True)]
+    found = [[_interpolated(columns, each, settings) for each in grid] for grid in grids]
+    error = _error(exact[0], found[0], allowed)
+    if len(grids) == 1:
+        return PanelGrid(columns, grids[0], error, others)
+    gaps = [_gaps(one, other) for one, other in zip(exact[1:], found[1:], strict=True)]
+    error = replace(error, band=float(np.mean(gaps)))
+    return PanelGrid(columns, grids[0], error, others, grids[1], grids[2])
 
 
-def random_settings(columns: Sequence[PanelColumn], n: int, rng: np.random.Generator) -> FloatArray:
-    """Draw settings that the panel can show, shape (n, c), in units of the nodes."""
-    drawn = [
-        rng.integers(len(column.nodes), size=n).astype(np.float64)
-        if column.kind == "categorical"
-        else rng.integers(int(column.nodes[0]), int(column.nodes[-1]) + 1, size=n).astype(np.float64)
-        if column.whole
-        else rng.uniform(column.nodes[0], column.nodes[-1], size=n)
-        for column in columns
-    ]
-    return np.column_stack(drawn)
-
-
-def contexts_at(typical: Table, columns: Sequence[PanelColumn], settings: FloatArray) -> Table:
-    """Return contexts with some columns set (n, c) and all others as in the one row ``typical``."""
-    rows = typical.take(np.zeros(len(settings), dtype=np.int64))
-    for column, chosen in zip(columns, settings.T, strict=True):
-        if column.kind == "numeric":
-            rows.numeric[:, column.place] = chosen
-        else:
-            rows.codes[:, column.place] = column.codes[chosen.astype(np.int64)]
-    return rows
-
-
-def _typical(context: Table) -> Table:
-    """Return the median of every number and the most frequent level of every category as one row."""
-    codes = [np.bincount(each).argmax() for each in context.codes.T]
-    return Table(
-        np.median(context.numeric, axis=0)[None, :], np.array([codes], dtype=np.int64).reshape(1, -1)
-    )
-
-
-def _ladder(schema: TableSchema, context: Table, column: Column) -> list[PanelColumn]:
-    """Return the column with ever more nodes; nothing for one that does not vary."""
-    if column.kind == "categorical":
-        place = schema.categorical.index(column)
-        counts = np.bincount(context.codes[:, place], minlength=len(column.levels))
-        frequent = np.argsort(-counts, kind="stable")[:_MOST_LEVELS]
-        codes = np.sort(frequent[counts[frequent] > 0])
-        if len(codes) < 2:
-            return []
-        labels = tuple(column.levels[code] for code in codes)
-        typical = float(np.flatnonzero(codes == counts.argmax())[0])
-        nodes = np.arange(len(codes), dtype=np.float64)
-        return [PanelColumn(column.name, "categorical", nodes, labels, typical, False, place, codes)]
-    place = schema.numeric.index(column)
-    numbers = context.numeric[:, place]
-    whole = bool(np.all(numbers == np.round(numbers)))
-    low, high = np.quantile(numbers, _RANGE, method="nearest")
-    if low == high:
-        low, high = numbers.min(), numbers.max()
-    if low == high:
-        return []
-    rungs: list[PanelColumn] = []
-    for count in _LADDER:
-        nodes = np.linspace(low, high, count)
-        nodes = np.unique(np.round(nodes)) if whole else nodes
-        if rungs and len(nodes) <= len(rungs[-1].nodes):
-            break
-        middle = float(np.median(numbers))
-        typical = round(middle) if whole else middle
-        empty = np.empty(0, dtype=np.int64)
-        rungs.append(PanelColumn(column.name, "numeric", nodes, (), typical, whole, place, empty))
-    return rungs
-
-
-def _affordable(ladders: list[list[PanelColumn]], n_actions: int) -> list[list[PanelColumn]]:
+def _affordable(ladders: list[list[PanelColumn]], n_numbers: int) -> list[list[PanelColumn]]:
     """Leave out columns, the least important first, until the coarsest grid is small enough."""
-    while ladders and math.prod(len(each[0].nodes) for each in ladders) * n_actions > _MOST_NUMBERS:
+    while ladders and math.prod(len(each[0].nodes) for each in ladders) * n_numbers > _MOST_NUMBERS:
         ladders = ladders[:-1]
     return ladders
 
 
 def _refined(
-    counterfactual: Counterfactual,
+    surfaces: Surfaces,
     typical: Table,
     ladders: list[list[PanelColumn]],
     actions: FloatArray,
-    n_actions: int,
+    n_numbers: int,
     rng: np.random.Generator,
 ) -> tuple[PanelColumn, ...]:
     """Climb the ladders where that takes away most error for the room it costs."""
@@ -274,15 +226,23 @@ def _refined(
     for position, ladder in enumerate(ladders):
         settings = random_settings(finest, _PROBES, rng).repeat(len(finest[position].nodes), axis=0)
         settings[:, position] = np.tile(finest[position].nodes, _PROBES)
-        values = counterfactual.value_grid(contexts_at(typical, finest, settings), actions)
-        values = values.reshape(_PROBES, len(finest[position].nodes), -1).swapaxes(0, 1)
-        spread = max(spread, float(np.ptp(values)))
-        errors.append(np.array([_error_along(finest[position].nodes, rung.nodes, values) for rung in ladder]))
+        nodes = finest[position].nodes
+        found = [
+            each.reshape(_PROBES, len(nodes), -1).swapaxes(0, 1)
+            for each in surfaces(contexts_at(typical, finest, settings), actions)
+        ]
+        spread = max(spread, float(np.ptp(found[0])))
+        care = [1.0, *[_BAND_CARE] * (len(found) - 1)]
+        by_rung = [
+            max(part * _error_along(nodes, rung.nodes, each) for part, each in zip(care, found, strict=True))
+            for rung in ladder
+        ]
+        errors.append(np.array(by_rung))
     rungs = [0] * len(ladders)
 
     def size(heights: Sequence[int]) -> int:
         sizes = (len(ladder[height].nodes) for ladder, height in zip(ladders, heights, strict=True))
-        return math.prod(sizes) * n_actions
+        return math.prod(sizes) * n_numbers
 
     while True:
         best, best_gain = -1, 0.0
@@ -320,7 +280,7 @@ def _interpolated(columns: Sequence[PanelColumn], values: FloatArray, settings: 
 
 
 def _error(exact: list[FloatArray], found: list[FloatArray], allowed: npt.NDArray[np.bool_]) -> GridError:
-    gaps = np.concatenate([np.abs(one - other).ravel() for one, other in zip(exact, found, strict=True)])
+    gaps = _gaps(exact, found)
     everything = np.concatenate([each.ravel() for each in exact])
     truth, guess = exact[0][:, allowed], found[0][:, allowed]
     lost = truth.max(axis=1) - truth[np.arange(len(truth)), guess.argmax(axis=1)]
@@ -329,10 +289,5 @@ def _error(exact: list[FloatArray], found: list[FloatArray], allowed: npt.NDArra
     )
 
 
-def _others(schema: TableSchema, typical: Table, shown: list[str]) -> str:
-    left = [
-        f"{column.name} {column.levels[int(value[0])] if column.kind == 'categorical' else f'{value[0]:.4g}'}"
-        for column, value in schema.pairs(typical)
-        if column.name not in shown
-    ]
-    return ", ".join(left[:10]) + (f" and {len(left) - 10} more" if len(left) > 10 else "")
+def _gaps(exact: list[FloatArray], found: list[FloatArray]) -> FloatArray:
+    return np.concatenate([np.abs(one - other).ravel() for one, other in zip(exact, found, strict=True)])

@@ -35,6 +35,8 @@ _PLACES = re.compile(rb' (?:d|x|y)="[^"]*"')
 _DIGITS = re.compile(rb"(\.\d\d)\d+")
 _SIZE = (4.6, 3.2)
 _MOST_POINTS = 250
+# How far bands may stretch a picture on each side, in heights of all curves.
+_BAND_ROOM = 0.5
 _MOST_LEVELS = 8
 _LONGEST_LABEL = 18
 _LONGEST_NAME = 40
@@ -84,8 +86,9 @@ def draw_curve(axis: ActionAxis, curve: Curve, limits: tuple[float, float], outc
         figure, plot = _figure()
         banded = curve.lower is not None and curve.upper is not None
         if axis.labels:
-            errors = [curve.outcome - curve.lower, curve.upper - curve.outcome] if banded else None  # type: ignore[operator]
-            plot.errorbar(axis.grid, curve.outcome, yerr=errors, fmt="o", color=DMLIV_COLOUR, markersize=8)
+            if banded:
+                plot.vlines(axis.grid, curve.lower, curve.upper, color=DMLIV_COLOUR, alpha=0.4, lw=5)  # type: ignore[arg-type]
+            plot.plot(axis.grid, curve.outcome, "o", color=DMLIV_COLOUR, markersize=8)
             _label_levels(plot, axis.labels)
         else:
             plot.axvspan(axis.low, axis.high, color=SUPPORT_COLOUR, lw=0)
@@ -104,13 +107,16 @@ def draw_curve(axis: ActionAxis, curve: Curve, limits: tuple[float, float], outc
 
 
 def curve_limits(curves: tuple[Curve, ...]) -> tuple[float, float]:
-    """Return limits of the outcome that hold all curves and their bands, with a little room."""
-    parts = [
-        each for curve in curves for each in (curve.outcome, curve.lower, curve.upper) if each is not None
-    ]
-    low, high = min(float(part.min()) for part in parts), max(float(part.max()) for part in parts)
+    """Return limits of the outcome that hold all curves, and their bands unless these are far wider."""
+    low, high = (end(end(curve.outcome) for curve in curves) for end in (min, max))
+    # A band that says almost nothing would make flat lines of all curves: it is cut off instead.
+    least, most = low - _BAND_ROOM * (high - low), high + _BAND_ROOM * (high - low)
+    for curve in curves:
+        if curve.lower is not None and curve.upper is not None:
+            low, high = min(low, float(curve.lower.min())), max(high, float(curve.upper.max()))
+    low, high = (max(low, least), min(high, most)) if most > least else (low, high)
     room = 0.06 * (high - low) or 1.0
-    return low - room, high + room
+    return float(low - room), float(high + room)
 
 
 def draw_effects(section: ActionSection, outcome_name: str) -> Figure:

@@ -116,6 +116,11 @@ def cautions(
         )
     if policy.outside_share > 0.0:
         found.append(f"{policy.outside_share:.0%} of the recommendations lie outside the observed actions.")
+    if policy.gain_interval is not None and policy.gain_interval[0] <= 0.0 <= policy.gain_interval[1]:
+        found.append(
+            "The recommendations may be no better than the actions in the data: with 95 % confidence the "
+            f"gain lies between {policy.gain_interval[0]:.4g} and {policy.gain_interval[1]:.4g}."
+        )
     unseen = 0.0 if policy.support is None else float(np.mean(policy.support < policy.least_support))
     if unseen > _MANY_UNSUPPORTED:
         found.append(f"{unseen:.0%} of the recommended actions are hardly ever seen in such contexts.")

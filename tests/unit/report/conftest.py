@@ -51,3 +51,10 @@ def curved(sample: Sample) -> DMLIV:
     """Networks."""
     estimator = DMLIV(neural(effort="fast"), n_folds=2, random_state=0)
     return estimator.fit(sample.Y, sample.T, Z=sample.Z, X=sample.X)
+
+
+@pytest.fixture(scope="session")
+def banded(sample: Sample) -> DMLIV:
+    """Networks with intervals."""
+    estimator = DMLIV(neural(effort="fast"), n_folds=2, random_state=0)
+    return estimator.fit(sample.Y, sample.T, Z=sample.Z, X=sample.X, inference="debiased")

@@ -126,19 +126,28 @@
     answer.replaceChildren(
       `Recommended ${axis.name}: `, element("strong", {}, name), `, expected ${data.outcome} `,
       element("strong", {}, short(curve[best])));
+    if (lower && upper) answer.append(`, between ${short(lower[best])} and ${short(upper[best])} with 95 % confidence`);
     drawing.dataset.best = grid[best];
     drawing.dataset.curve = JSON.stringify(curve);
 
     // The scale of outcomes belongs to all contexts, so that a curve that moves is seen to move.
-    const all = [block.values, block.lower, block.upper].filter(Boolean);
-    const bottom = Math.min(...all.map((each) => each.reduce((a, b) => Math.min(a, b))));
-    const top = Math.max(...all.map((each) => each.reduce((a, b) => Math.max(a, b)))) || bottom + 1;
+    const least = (values) => values.reduce((a, b) => Math.min(a, b));
+    const most = (values) => values.reduce((a, b) => Math.max(a, b));
+    let bottom = least(block.values), top = most(block.values);
+    if (lower && upper) {
+      // A band far wider than the curves would make flat lines of them: it is cut off instead.
+      const height = top - bottom || Infinity;
+      [bottom, top] = [Math.max(Math.min(bottom, least(block.lower)), bottom - height / 2),
+        Math.min(Math.max(top, most(block.upper)), top + height / 2)];
+    }
+    if (top === bottom) top += 1;
     const discrete = axis.labels.length > 0;
     const first = discrete ? -0.6 : grid[0], last = discrete ? points - 0.4 : grid[points - 1];
     const room = 0.04 * (top - bottom) || 1;
     const x = (value) => frame.left + (value - first) / (last - first) * (frame.width - frame.left - frame.right);
     const y = (value) => frame.height - frame.bottom -
-      (value - bottom + room) / (top - bottom + 2 * room) * (frame.height - frame.top - frame.bottom);
+      (Math.min(Math.max(value, bottom - room), top + room) - bottom + room) / (top - bottom + 2 * room) *
+      (frame.height - frame.top - frame.bottom);
     const foot = frame.height - frame.bottom;
     const parts = [];
     if (!discrete) {
