@@ -160,10 +160,8 @@ def table(records: list[dict[str, Any]]) -> str:
         if answers:
             held = np.array([answer["covered"] for answer in answers])
             width = np.mean([answer["width"] for answer in answers])
-            least = 100 * np.quantile(held, 0.1)
-            lines.append(
-                f"| {described.words} | {len(held)} | {100 * held.mean():.1f} % | at most {least:.0f} % | {width:.3f} |"
-            )
+            shares = f"{100 * held.mean():.1f} % | at most {100 * np.quantile(held, 0.1):.0f} %"
+            lines.append(f"| {described.words} | {len(held)} | {shares} | {width:.3f} |")
     return "\n".join(lines)
 
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from dmliv import DMLIV, TwoStageLeastSquares
 from dmliv.data import FloatArray, prepare
-from dmliv.instrument_strength import instrument_strength
+from dmliv.diagnostics import instrument_strength
 from dmliv.learners import neural
 from dmliv.style import DMLIV_COLOUR, ORDINARY_COLOUR, TRUTH_COLOUR, WIDTH_INCHES, house_style, save_figure
 

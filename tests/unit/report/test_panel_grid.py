@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +34,10 @@ def frame(panel: PanelGrid, settings: Any) -> pd.DataFrame:
 
 
 def test_straight_lines_are_interpolated_exactly_with_two_nodes(straight: Any, sample: Any) -> None:
-    panel, axis = panel_of(straight, sample)
+    # The ends of a band bend even where h does not.
+    plain = copy(straight)
+    plain.counterfactual_ = replace(straight.counterfactual_, uncertainty=None)
+    panel, axis = panel_of(plain, sample)
     assert {column.name: len(column.nodes) for column in panel.columns} == {"time": 2, "kind": 3, "seats": 2}
     settings = random_settings(panel.columns, 20, np.random.default_rng(1))
     for chosen, curve in zip(settings, panel.curves(settings), strict=True):
