@@ -169,7 +169,10 @@ class Counterfactual:
             )
         else:
             applied = functional.apply(evaluate)
-        band = self.uncertainty.band(self.plug_in(functional), applied, alpha)
+        # With controls a point of the functional is many points, most of them seen.
+        hidden = isinstance(model, AveragedModel)
+        unseen = np.zeros(len(applied)) if hidden else self.uncertainty.unseen(functional, applied)
+        band = self.uncertainty.band(self.plug_in(functional), applied, unseen, alpha)
         return band.in_units(self.outcome.scale * scale, self.outcome.mean * functional.level * scale)
 
     def value_grid(self, context: Table, candidates: FloatArray) -> FloatArray:

@@ -96,7 +96,11 @@ class Uncertainty(Protocol):
         """Return what the uncertainty needs to know of a point, shape (n, w)."""
         ...
 
-    def band(self, plug_in: FloatArray, applied: FloatArray, alpha: float) -> Band:
+    def unseen(self, functional: Functional, applied: FloatArray) -> FloatArray:
+        """Return the variance of what :meth:`evaluate` cannot see of a functional, shape (n,) or (1,)."""
+        ...
+
+    def band(self, plug_in: FloatArray, applied: FloatArray, unseen: FloatArray, alpha: float) -> Band:
         """Return the band around functionals of h.
 
         Parameters
@@ -105,6 +109,8 @@ class Uncertainty(Protocol):
             The functionals of the fitted h.
         applied : ndarray, shape (n, w)
             The functionals of :meth:`evaluate`.
+        unseen : ndarray, shape (n,)
+            As :meth:`unseen` returns it.
         alpha : float
             One minus the confidence level.
         """

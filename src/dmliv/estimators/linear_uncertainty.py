@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import norm
 
 from dmliv.data import FloatArray, Table
-from dmliv.functionals import Band
+from dmliv.functionals import Band, Functional
 
 
 class Design(Protocol):
@@ -43,8 +43,14 @@ class LinearUncertainty:
         """Return the features of every row, shape (n, p)."""
         return self.design.features(context, action)
 
-    def band(self, plug_in: FloatArray, applied: FloatArray, alpha: float) -> Band:
+    def unseen(self, functional: Functional, applied: FloatArray) -> FloatArray:
+        """Return zeros: nothing is hidden."""
+        del functional
+        return np.zeros(len(applied))
+
+    def band(self, plug_in: FloatArray, applied: FloatArray, unseen: FloatArray, alpha: float) -> Band:
         """Return normal intervals around the estimates."""
+        del unseen
         variance = np.einsum("np,pq,nq->n", applied, self.covariance, applied)
         error = np.sqrt(np.maximum(variance, 0.0))
         half = float(norm.ppf(1.0 - alpha / 2.0)) * error

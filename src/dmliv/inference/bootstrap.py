@@ -12,7 +12,7 @@ from dmliv.data import FloatArray, IntArray, Table
 from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.workers import jobs
-from dmliv.functionals import Band
+from dmliv.functionals import Band, Functional
 from dmliv.second_stage.base import StructuralModel
 
 
@@ -96,7 +96,13 @@ class ReplicateUncertainty:
         """Return h of every replicate, shape (n, replicates)."""
         return np.column_stack([model.predict(context, action) for model in self.models])
 
-    def band(self, plug_in: FloatArray, applied: FloatArray, alpha: float) -> Band:
+    def unseen(self, functional: Functional, applied: FloatArray) -> FloatArray:
+        """Return zeros: nothing is hidden."""
+        del functional
+        return np.zeros(len(applied))
+
+    def band(self, plug_in: FloatArray, applied: FloatArray, unseen: FloatArray, alpha: float) -> Band:
         """Return percentile intervals around the estimate of all rows."""
+        del unseen
         lower, upper = np.quantile(applied, [alpha / 2.0, 1.0 - alpha / 2.0], axis=1)
         return Band(plug_in, lower, upper, applied.std(axis=1, ddof=1))

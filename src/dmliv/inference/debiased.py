@@ -25,8 +25,8 @@ from dmliv.errors import InputError
 from dmliv.first_stage.base import Exogenous, Runtime
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.laws import ActionLaw
-from dmliv.functionals import Band
-from dmliv.kernels import LandmarkFeatures, chunks, median_scales
+from dmliv.functionals import Band, Functional
+from dmliv.kernels import LandmarkFeatures, chunks, gaussian_kernel, median_scales
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
 from dmliv.second_stage.base import StructuralModel, action_vectors
@@ -36,6 +36,8 @@ from dmliv.second_stage.kernel import KernelStructural, LawMeans, action_blocks
 _MOMENT_ROWS = 50_000
 # Bandwidth between levels of a discrete action, in distances: what h misses at one says little of another.
 _LEVEL_BANDWIDTH = 0.5
+# Rows whose kernel matrix stands for a mean over all rows.
+_LENGTH_ROWS = 200
 # Keeps the normal equations of q invertible where features hardly differ.
 _JITTER = 1e-12
 
@@ -134,7 +136,7 @@ class Debiased:
                 advance()
         imbalance = self.miss_sd * (balance - np.eye(width))
         covariance = scores.squares() + imbalance.T @ imbalance
-        return SieveUncertainty(sieve.encoder, sieve.features, moment, covariance)
+        return SieveUncertainty(sieve.encoder, sieve.features, moment, covariance, float(self.miss_sd))
 
     def _weigher(
         self, sieve: _Sieve, data: TrainingData, law: ActionLaw, rows: IntArray, noise: float
@@ -198,12 +200,15 @@ class SieveUncertainty:
     correction : ndarray, shape (width,)
         What to add to h.
     covariance : ndarray, shape (width, width)
+    miss_sd : float
+        As in :class:`Debiased`.
     """
 
     encoder: TableEncoder
     features: LandmarkFeatures
     correction: FloatArray
     covariance: FloatArray
+    miss_sd: float
 
     @property
     def width(self) -> int:
@@ -216,10 +221,35 @@ class SieveUncertainty:
         parts = [self.features.encode(rows[part]) for part in chunks(len(rows))]
         return np.vstack([np.empty((0, self.features.width)), *parts])
 
-    def band(self, plug_in: FloatArray, applied: FloatArray, alpha: float) -> Band:
+    def unseen(self, functional: Functional, applied: FloatArray) -> FloatArray:
+        """Return what the miss may do where no landmark is near, such as beyond the observed actions.
+
+        It is the part of the functional's squared length in the kernel's space that the features do not have;
+        for a mean over many rows that of some of them.
+        """
+        context = self.encoder.standardised(functional.context)
+        points = [np.hstack([action, context]) / self.features.scales for _, action in functional.terms]
+        signs = [coefficient for coefficient, _ in functional.terms]
+        if functional.weight is None:
+            length = np.zeros(len(applied))
+            for left, first in zip(signs, points, strict=True):
+                for right, second in zip(signs, points, strict=True):
+                    length += left * right * np.exp(-0.5 * np.sum((first - second) ** 2, axis=1))
+            hidden = length - np.sum(applied**2, axis=1)
+        else:
+            some = np.unique(np.linspace(0, len(context) - 1, _LENGTH_ROWS).astype(np.int64))
+            weight = functional.weight[some] / functional.weight[some].sum()
+            signed = np.concatenate([sign * weight for sign in signs])
+            rows = np.vstack([each[some] for each in points])
+            kernel = gaussian_kernel(rows, rows, np.ones(rows.shape[1]))
+            seen = signed @ self.features.encode(rows * self.features.scales)
+            hidden = np.array([signed @ kernel @ signed - seen @ seen])
+        return np.asarray(self.miss_sd**2 * np.maximum(hidden, 0.0))
+
+    def band(self, plug_in: FloatArray, applied: FloatArray, unseen: FloatArray, alpha: float) -> Band:
         """Return corrected estimates with normal intervals."""
         estimate = plug_in + applied @ self.correction
-        variance = np.einsum("nd,de,ne->n", applied, self.covariance, applied)
+        variance = np.einsum("nd,de,ne->n", applied, self.covariance, applied) + unseen
         error = np.sqrt(np.maximum(variance, 0.0))
         half = float(norm.ppf(1.0 - alpha / 2.0)) * error
         return Band(estimate, estimate - half, estimate + half, error)

@@ -94,6 +94,16 @@ class TestIdentities:
             costly.value_interval(rows.X), np.asarray(policy.value_interval(rows.X)) - 0.3, atol=1e-9
         )
 
+    def test_bands_widen_where_no_action_was_seen(self, rows: Any, fitted: DMLIV) -> None:
+        inside, outside = np.median(rows.T), np.max(rows.T) + 5 * np.std(rows.T)
+        widths = [
+            np.mean(np.subtract(*fitted.predict_interval(action, rows.X[:50])[::-1]))
+            for action in (inside, outside)
+        ]
+        # Far out h may be wrong by the whole prior: 0.8 standard deviations of the outcome.
+        assert widths[1] > 1.5 * widths[0]
+        assert widths[1] == pytest.approx(2 * 1.96 * 0.8 * np.std(rows.Y), rel=0.1)
+
     def test_units_of_the_outcome_pass_through(self, rows: Any, fitted: DMLIV) -> None:
         scaled = DMLIV(neural(effort="fast"), n_folds=4, random_state=0)
         scaled.fit(10.0 * rows.Y + 3.0, rows.T, Z=rows.Z, X=rows.X, inference="debiased")
