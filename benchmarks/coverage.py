@@ -28,7 +28,7 @@ BAND_ROWS = 50
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
 # What a fitted model is asked, in the words of the table.
 WORDS = {
-    "effect": "average effect between the quartiles of the action",
+    "effect": "average effect between the quartiles of the action, or its two levels",
     "shift": "every action shifted by half a standard deviation",
     "derivative": "average derivative",
     "policy": "value of the learned policy minus today's",
