@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from joblib import Parallel, delayed
+from joblib import delayed
 from sklearn.base import clone, is_classifier
 from sklearn.model_selection import KFold
 from sklearn.utils.validation import has_fit_parameter
@@ -19,7 +19,7 @@ from dmliv.errors import InputError
 from dmliv.first_stage.base import Exogenous, FloatArray, IntArray, Runtime
 from dmliv.first_stage.features import ExogenousEncoder
 from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, ResidualLaw
-from dmliv.first_stage.workers import jobs
+from dmliv.first_stage.workers import jobs, together
 
 # Trees and linear models see standardised columns and one-hot categories; the bins are not used.
 _ENCODING = "standardised"
@@ -43,12 +43,13 @@ class RegressorOutcome:
     ) -> RegressorOutcomeModel:
         """Fit one clone per row set, in parallel."""
         encoder, inputs = _encode(data)
-        models = Parallel(n_jobs=jobs(runtime))(
+        tasks = [
             delayed(_fit_rows)(
                 fit_clone, self.regressor, inputs, data.outcome, data.weight, rows, seed + member
             )
             for member, rows in enumerate(row_sets)
-        )
+        ]
+        models = together(tasks, jobs(runtime))
         return RegressorOutcomeModel(encoder, tuple(models))
 
 
@@ -109,10 +110,11 @@ class RegressorAction:
             )
         encoder, inputs = _encode(data)
         fit_member = _fit_classifier if discrete else partial(_fit_location, self.n_residual_folds)
-        fitted = Parallel(n_jobs=jobs(runtime))(
+        tasks = [
             delayed(_fit_rows)(fit_member, chosen, inputs, data.action, data.weight, rows, seed + member)
             for member, rows in enumerate(row_sets)
-        )
+        ]
+        fitted = together(tasks, jobs(runtime))
         return RegressorActionModel(encoder, tuple(fitted), data.action_spec.width, discrete, runtime.device)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -22,6 +23,8 @@ from dmliv.progress import SilentProgress
 
 Result = TypeVar("Result")
 
+_ATTEMPTS = 3
+
 # Ray's backend is a subclass of one of these, so types are compared, not asked for their bases.
 _LOCAL = (SequentialBackend, ThreadingBackend, LokyBackend, MultiprocessingBackend)
 
@@ -40,6 +43,20 @@ def jobs(runtime: Runtime) -> int | None:
     return None if on_cluster() else runtime.n_jobs
 
 
+def together(tasks: Sequence[Any], n_jobs: int | None) -> list[Any]:
+    """Return the results of joblib's delayed calls, started again if a dead worker took their data along.
+
+    Dask gives such calls up. They depend on their arguments alone, so starting again changes no number.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return list(Parallel(n_jobs=n_jobs)(tasks))
+        except CancelledError:
+            if not on_cluster():
+                raise
+    return list(Parallel(n_jobs=n_jobs)(tasks))
+
+
 def travelling(runtime: Runtime) -> Runtime:
     """Return a runtime that can be sent to a worker on a cluster: nobody there sees progress."""
     return replace(runtime, progress=SilentProgress(), n_jobs=1) if on_cluster() else runtime
@@ -50,8 +67,7 @@ def spread(calls: Sequence[Callable[[], Result]]) -> list[Result]:
     if len(calls) < 2 or not on_cluster():
         return [call() for call in calls]
     # A call is taken apart, so that joblib sees the arguments that several of them share.
-    found: Any = Parallel()(delayed(_alone)(*_taken_apart(call)) for call in calls)
-    return list(found)
+    return together([delayed(_alone)(*_taken_apart(call)) for call in calls], None)
 
 
 def _taken_apart(call: Callable[[], Result]) -> tuple[Any, ...]:
