@@ -23,6 +23,7 @@ from dmliv.nets.images import ImageColumns
 from dmliv.nets.settings import ByRows, NetworkSettings
 from dmliv.second_stage.base import StructuralLearner
 from dmliv.second_stage.coefficients import CoefficientStructural
+from dmliv.second_stage.correction import KernelCorrection
 from dmliv.second_stage.kernel import KernelStructural
 from dmliv.second_stage.network import NeuralStructural
 from dmliv.second_stage.projection import DrawRule
@@ -88,7 +89,8 @@ def neural(
     Training is short and fast: a high learning rate with warm-up and cosine decay, few epochs, larger batches
     as rows grow. Encodings are chosen by held-out loss, separately for each role. For h free networks,
     networks that are linear in the action and a kernel compete on rows their nuisances never saw; the mean of
-    those that are not clearly worse than the best is taken.
+    those that are not clearly worse than the best is taken. Where lines are not among them, a smooth function
+    of what the mean leaves of the outcome is added to it.
 
     Parameters
     ----------
@@ -147,9 +149,10 @@ def neural(
     # A kernel cannot learn convolutions, so where they are wanted it cannot compete.
     trained_images = image is not None and image.features == "convolution"
     smooth = None if trained_images or budget.kernel is None else replace(budget.kernel, image=image)
-    return Learners(
-        NeuralOutcome(outcome), NeuralAction(action, n_components=5), RivalStructural(networks, lines, smooth)
+    rivals = RivalStructural(
+        networks, lines, smooth, correction=None if smooth is None else KernelCorrection()
     )
+    return Learners(NeuralOutcome(outcome), NeuralAction(action, n_components=5), rivals)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,10 @@ def _(model: RegressorStructuralModel, graph: GraphBuilder, rows: ContextRows, a
 
 @write_model.register
 def _(model: MeanModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
-    return _mean(graph, [write_model(each, graph, rows, action) for each in model.models.values()])
+    mean = _mean(graph, [write_model(each, graph, rows, action) for each in model.models.values()])
+    if model.correction is None:
+        return mean
+    return graph.node("Add", mean, write_model(model.correction, graph, rows, action))
 
 
 @write_model.register

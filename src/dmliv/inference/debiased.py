@@ -26,16 +26,15 @@ from dmliv.first_stage.base import Exogenous, Runtime
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.laws import ActionLaw
 from dmliv.functionals import Band, Functional
-from dmliv.kernels import LandmarkFeatures, chunks, gaussian_kernel, median_scales
+from dmliv.kernels import LandmarkFeatures, chunks, gaussian_kernel
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
 from dmliv.second_stage.base import StructuralModel, action_vectors
-from dmliv.second_stage.kernel import KernelStructural, LawMeans, action_blocks
+from dmliv.second_stage.kernel import KernelStructural
+from dmliv.second_stage.sieve import KernelSieve
 
 # Rows that the moments of a fold are taken from, at most: more would not change digits that count.
 _MOMENT_ROWS = 50_000
-# Bandwidth between levels of a discrete action, in distances: what h misses at one says little of another.
-_LEVEL_BANDWIDTH = 0.5
 # Rows whose kernel matrix stands for a mean over all rows.
 _LENGTH_ROWS = 200
 # Keeps the normal equations of q invertible where features hardly differ.
@@ -139,7 +138,7 @@ class Debiased:
         return SieveUncertainty(sieve.encoder, sieve.features, moment, covariance, float(self.miss_sd))
 
     def _weigher(
-        self, sieve: _Sieve, data: TrainingData, law: ActionLaw, rows: IntArray, noise: float
+        self, sieve: KernelSieve, data: TrainingData, law: ActionLaw, rows: IntArray, noise: float
     ) -> FloatArray:
         """Return the matrix that turns projected features and a functional's features into q.
 
@@ -166,25 +165,13 @@ class Debiased:
         image: ImageColumns | None,
         seed: int,
         runtime: Runtime,
-    ) -> _Sieve:
+    ) -> KernelSieve:
         """Choose bandwidths as a kernel for h does, but let the miss bend in the action."""
         kernel = KernelStructural(self.n_landmarks, n_search_rows=1000, image=image)
         plug_in = replace(first_stage, target=data.outcome)
         bandwidths = kernel.search(data, plug_in, seed=seed, runtime=runtime)
         generator = np.random.default_rng([seed, 4])
-        used = generator.permutation(np.flatnonzero(data.weight > 0.0))
-        action = action_vectors(data.action_spec, data.action)
-        width = action.shape[1]
-        medians = median_scales(
-            action[used], action_blocks(data.action_spec), np.ones(width), "product", generator
-        )
-        scales = bandwidths.scales.copy()
-        most = self.action_bandwidth if data.action_spec.kind == "continuous" else _LEVEL_BANDWIDTH
-        scales[:width] = np.minimum(scales[:width], most * medians)
-        landmarks = np.sort(used[: self.n_landmarks])
-        context = bandwidths.encoder.standardised(data.context.take(landmarks))
-        features = LandmarkFeatures.learn(np.hstack([action[landmarks], context]), scales)
-        return _Sieve(bandwidths.encoder, features, width)
+        return KernelSieve.learn(data, bandwidths, self.n_landmarks, self.action_bandwidth, generator)
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,22 +240,6 @@ class SieveUncertainty:
         error = np.sqrt(np.maximum(variance, 0.0))
         half = float(norm.ppf(1.0 - alpha / 2.0)) * error
         return Band(estimate, estimate - half, estimate + half, error)
-
-
-@dataclass(frozen=True, eq=False)
-class _Sieve:
-    encoder: TableEncoder
-    features: LandmarkFeatures
-    action_width: int
-
-    def encode(self, context: Table, action: FloatArray) -> FloatArray:
-        return self.features.encode(np.hstack([action, self.encoder.standardised(context)]))
-
-    def project(self, context: Table, law: ActionLaw, rows: IntArray) -> FloatArray:
-        """Return E[phi | C, Z] of some rows of a law, shape (n, width)."""
-        landmarks = self.features.landmarks[:, : self.action_width]
-        means = LawMeans(law, 3).at(rows, landmarks, self.features.scales[: self.action_width])
-        return self.features.project(means, self.encoder.standardised(context))
 
 
 @dataclass(eq=False)

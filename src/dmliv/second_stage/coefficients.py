@@ -20,6 +20,7 @@ from dmliv.nets.stacked import StackedMLP
 from dmliv.nets.training import TrainingRecord, train
 from dmliv.second_stage.base import action_vectors
 from dmliv.second_stage.features import StructuralEncoder
+from dmliv.second_stage.judging import TrialProjections, judged_losses
 from dmliv.second_stage.objective import StructuralInputs
 from dmliv.second_stage.shared import LineUnits, SharedEnsemble, on_sample
 
@@ -91,16 +92,20 @@ class CoefficientStructural:
         encoder = self.learn_encoder(data)
         encoding, losses = self.settings.encodings[0], dict[str, float]()
         if self.needs_judging:
-            judged = self.judge(
+            judging_rows = [split.judging_rows for split in first_stage.splits]
+            trials = self.judge(
                 data,
                 first_stage,
                 encoder,
                 [split.fit_rows for split in first_stage.splits],
-                [split.judging_rows for split in first_stage.splits],
+                judging_rows,
                 generator=generator,
                 runtime=runtime,
             )
-            losses = {name: float(part.mean()) for name, part in judged.items()}
+            losses = {
+                name: float(judged_losses(data, judging_rows, halves).mean())
+                for name, halves in trials.items()
+            }
             encoding = min(losses, key=losses.__getitem__)
         return self.train_ensemble(
             data, first_stage, encoder, encoding, losses, generator=generator, runtime=runtime, source=source
@@ -120,14 +125,8 @@ class CoefficientStructural:
         *,
         generator: np.random.Generator,
         runtime: Runtime,
-    ) -> dict[str, FloatArray]:
-        """Train one network per encoding and half; return (outcome - projection)^2 on rows it never saw.
-
-        Returns
-        -------
-        dict of str to ndarray, shape (rows of all halves,)
-            By encoding; weighted.
-        """
+    ) -> dict[str, tuple[TrialProjections, ...]]:
+        """Train one network per encoding and half; return its projections, by encoding."""
         encodings = self.settings.encodings
         members = [
             _Member(encoding, split, rows)
@@ -144,12 +143,13 @@ class CoefficientStructural:
             runtime=runtime,
             twins=twins,
         )
-        found: dict[str, list[FloatArray]] = {encoding: [] for encoding in encodings}
-        for half, rows in enumerate(judging_rows):
-            for position, encoding in enumerate(encodings):
-                projected = loss.projection(half * len(encodings) + position, rows)
-                found[encoding].append(data.weight[rows] * (data.outcome[rows] - projected) ** 2)
-        return {encoding: np.concatenate(parts) for encoding, parts in found.items()}
+        found: dict[str, tuple[TrialProjections, ...]] = {}
+        for position, encoding in enumerate(encodings):
+            found[encoding] = tuple(
+                TrialProjections(*(loss.projection(half * len(encodings) + position, part) for part in parts))
+                for half, parts in enumerate(zip(fit_rows, judging_rows, strict=True))
+            )
+        return found
 
     def train_ensemble(
         self,

@@ -19,6 +19,7 @@ from dmliv.nets.images import ImageColumns
 from dmliv.progress import SilentProgress
 from dmliv.projected_kernel import ProjectedProblem
 from dmliv.second_stage.base import action_vectors
+from dmliv.second_stage.judging import TrialProjections
 
 _UNUSED_BINS = 2
 # Numbers in the kernel matrix of one chunk of rows with all their nodes.
@@ -106,7 +107,7 @@ class KernelStructural:
         chosen = {"penalty": fitted.penalty, "n_features": fitted.features.width}
         return KernelModel(encoder, fitted.features, fitted.weights, chosen)
 
-    def judged_losses(
+    def try_half(
         self,
         data: TrainingData,
         split: JudgedSplit,
@@ -115,14 +116,14 @@ class KernelStructural:
         fit_rows: IntArray,
         judging_rows: IntArray,
         seed: int,
-    ) -> FloatArray:
-        """Fit on some rows of a split and return (outcome - projection)^2 on others, shape (rows,)."""
+    ) -> TrialProjections:
+        """Fit on some rows of a split and return projections of these and of others."""
         weight = np.zeros(len(data))
         weight[fit_rows] = data.weight[fit_rows]
         problem = self._problem(data, bandwidths.encoder, split.law, data.outcome, weight)
         generator = np.random.default_rng([seed, 2])
         fitted = problem.fit(bandwidths.scales, self.n_landmarks, generator, progress=SilentProgress())
-        return np.asarray((data.outcome[judging_rows] - problem.project(fitted, judging_rows)) ** 2)
+        return TrialProjections(problem.project(fitted, fit_rows), problem.project(fitted, judging_rows))
 
     def _problem(
         self,

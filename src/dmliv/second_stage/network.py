@@ -20,6 +20,7 @@ from dmliv.nets.stacked import StackedMLP
 from dmliv.nets.training import TrainingRecord, train
 from dmliv.second_stage.ensemble import NeuralStructuralModel
 from dmliv.second_stage.features import StructuralEncoder
+from dmliv.second_stage.judging import TrialProjections, judged_losses
 from dmliv.second_stage.objective import Choice, Member, ProjectedLoss, StructuralInputs
 from dmliv.second_stage.projection import DrawRule
 from dmliv.second_stage.shared import SharedEnsemble, on_sample
@@ -39,15 +40,15 @@ class Trials:
         Mean judged loss of every candidate; empty when there was nothing to choose.
     fit_rows, judging_rows : tuple of ndarray of int
         Rows of each half that networks learned from, and those they were judged on.
-    row_losses : ndarray, shape (rows of all halves,)
-        Judged losses of the chosen candidate.
+    projections : sequence of TrialProjections
+        Of the chosen candidate, one per half.
     """
 
     choice: Choice
     losses: dict[str, float] = field(default_factory=dict)
     fit_rows: tuple[IntArray, ...] = ()
     judging_rows: tuple[IntArray, ...] = ()
-    row_losses: FloatArray = field(default_factory=lambda: np.empty(0))
+    projections: tuple[TrialProjections, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -204,18 +205,21 @@ class NeuralStructural:
             runtime=runtime,
             twins=twins,
         )
-        losses = []
-        for number, rows in enumerate(judging_rows):
-            first = number * len(choices)
-            part = objective.judged_losses(rows, range(first, first + len(choices)))
-            losses.append(part * data.weight[rows])
-        row_losses = np.concatenate(losses, axis=1)
+        projections = []
+        for number, (fit, judging) in enumerate(zip(fit_rows, judging_rows, strict=True)):
+            members_of_half = range(number * len(choices), (number + 1) * len(choices))
+            pairs = zip(
+                *(objective.projections(rows, members_of_half) for rows in (fit, judging)), strict=True
+            )
+            projections.append([TrialProjections(*pair) for pair in pairs])
+        by_choice = list(zip(*projections, strict=True))
+        row_losses = np.stack([judged_losses(data, judging_rows, halves) for halves in by_choice])
         named = {
             str(choice): float(loss) for choice, loss in zip(choices, row_losses.mean(axis=1), strict=True)
         }
         choice = _cautious_choice(choices, row_losses)
-        chosen_losses = row_losses[choices.index(choice)]
-        return Trials(choice, named, tuple(fit_rows), tuple(judging_rows), chosen_losses)
+        chosen = by_choice[choices.index(choice)]
+        return Trials(choice, named, tuple(fit_rows), tuple(judging_rows), chosen)
 
     def _train(
         self,

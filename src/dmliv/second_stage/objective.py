@@ -122,7 +122,6 @@ class ProjectedLoss:
         )
         targets = np.concatenate([split.target for split in splits]).astype(np.float32)
         self._target = torch.from_numpy(targets).to(device)
-        self._outcome = torch.from_numpy(data.outcome.astype(np.float32)).to(device)
         weights = [member.choice.variance_weight for member in members]
         self._variance_weight = torch.tensor(weights, device=device).view(-1, 1)
         # Twins look at the same rows, so they can share the draws of the first of them.
@@ -143,11 +142,10 @@ class ProjectedLoss:
         return self._rule.loss(values, nodes, self._target[law_rows], self._law, self._variance_weight)
 
     @torch.no_grad()
-    def judged_losses(self, rows: IntArray, members: Sequence[int]) -> FloatArray:
-        """Return (outcome - projection)^2 of some members on the same rows, shape (members, rows)."""
+    def projections(self, rows: IntArray, members: Sequence[int]) -> FloatArray:
+        """Return the projections of some members on the same rows, shape (members, rows)."""
         index = torch.from_numpy(rows).to(self.net.device).expand(len(members), -1)
-        projection = self._projection(index, list(members))
-        return (self._outcome[index] - projection).square().cpu().double().numpy()
+        return self._projection(index, list(members)).cpu().double().numpy()
 
     def _training_nodes(self, law_rows: Tensor) -> Nodes:
         if self._draw_members is None or self._draws_of is None:

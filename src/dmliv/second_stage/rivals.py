@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,8 +19,10 @@ from dmliv.first_stage.workers import spread, travelling
 from dmliv.nets.settings import LARGE_ROWS
 from dmliv.second_stage.base import StructuralModel, action_vectors
 from dmliv.second_stage.coefficients import CoefficientStructural
+from dmliv.second_stage.correction import KernelCorrection
 from dmliv.second_stage.features import StructuralEncoder
-from dmliv.second_stage.kernel import KernelBandwidths, KernelStructural
+from dmliv.second_stage.judging import TrialProjections, judged_losses, mean_of_trials, not_clearly_worse
+from dmliv.second_stage.kernel import KernelBandwidths, KernelModel, KernelStructural
 from dmliv.second_stage.network import MOST_CHOICE_ROWS, NeuralStructural, Trials
 from dmliv.second_stage.shared import on_sample
 
@@ -44,6 +46,9 @@ class RivalStructural:
     lines : CoefficientStructural
     kernel : KernelStructural, optional
         Fitted to the observed outcome: in closed form a penalty takes care of the noise.
+    correction : KernelCorrection, optional
+        Added to the mean where held-out rows speak against lines: there h bends, and what flattens it costs.
+        It takes the kernel's bandwidths, and so needs a kernel.
     margin : float
         Standard errors above the lowest loss up to which a rival stays.
     least_strength : float
@@ -55,6 +60,7 @@ class RivalStructural:
     kernel: KernelStructural | None = None
     margin: float = 1.0
     least_strength: float = 0.2
+    correction: KernelCorrection | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -136,16 +142,21 @@ class RivalStructural:
             generator=line_generator,
             runtime=runtime,
         )
-        line_encoding = min(by_encoding, key=lambda name: float(by_encoding[name].mean()))
-        judged = {"networks": trials.row_losses, "lines": by_encoding[line_encoding]}
+        line_losses = {
+            name: float(judged_losses(data, trials.judging_rows, halves).mean())
+            for name, halves in by_encoding.items()
+        }
+        line_encoding = min(line_losses, key=line_losses.__getitem__)
+        tried = {"networks": trials.projections, "lines": by_encoding[line_encoding]}
         bandwidths = None
         plug_in = replace(first_stage, target=data.outcome)
         strong = self._is_strong(data, first_stage.law, line_encoder)
         if self.kernel is not None and strong:
             bandwidths = self.kernel.search(data, plug_in, seed=kernel_seed, runtime=runtime)
-            judged["kernel"] = self._judge_kernel(
+            tried["kernel"] = self._try_kernel(
                 self.kernel, data, first_stage, bandwidths, trials, seed=kernel_seed
             )
+        judged = {name: judged_losses(data, trials.judging_rows, halves) for name, halves in tried.items()}
         staying = not_clearly_worse(judged, self.margin) if strong else tuple(judged)
         moving, fits = travelling(runtime), dict[str, Callable[[], StructuralModel]]()
         if "networks" in staying:
@@ -166,7 +177,7 @@ class RivalStructural:
                 first_stage,
                 line_encoder,
                 line_encoding,
-                {name: float(losses.mean()) for name, losses in by_encoding.items()},
+                line_losses,
                 generator=line_generator,
                 runtime=moving,
                 source=source,
@@ -176,7 +187,20 @@ class RivalStructural:
                 self.kernel.solve, data, plug_in, bandwidths, seed=kernel_seed, runtime=moving
             )
         models = dict(zip(fits, spread(list(fits.values())), strict=True))
-        return MeanModel(models, {name: float(losses.mean()) for name, losses in judged.items()})
+        mean = MeanModel(models, {name: float(losses.mean()) for name, losses in judged.items()})
+        if self.correction is None or bandwidths is None or "lines" in staying:
+            return mean
+        correction = self.correction.learn(
+            mean,
+            mean_of_trials([tried[name] for name in staying]),
+            data,
+            first_stage,
+            bandwidths,
+            fit_rows=trials.fit_rows,
+            judging_rows=trials.judging_rows,
+            seed=kernel_seed,
+        )
+        return replace(mean, correction=correction)
 
     def _is_strong(self, data: TrainingData, law: ActionLaw, encoder: StructuralEncoder) -> bool:
         """Tell whether the instrument moves the mean of the action enough."""
@@ -187,7 +211,7 @@ class RivalStructural:
         return bool(moved >= self.least_strength * whole)
 
     @staticmethod
-    def _judge_kernel(
+    def _try_kernel(
         kernel: KernelStructural,
         data: TrainingData,
         first_stage: FirstStage,
@@ -195,16 +219,13 @@ class RivalStructural:
         trials: Trials,
         *,
         seed: int,
-    ) -> FloatArray:
-        losses = []
-        for split, fit_rows, rows in zip(
-            first_stage.splits, trials.fit_rows, trials.judging_rows, strict=True
-        ):
-            judged = kernel.judged_losses(
-                data, split, bandwidths, fit_rows=fit_rows, judging_rows=rows, seed=seed
+    ) -> tuple[TrialProjections, ...]:
+        return tuple(
+            kernel.try_half(data, split, bandwidths, fit_rows=fit_rows, judging_rows=rows, seed=seed)
+            for split, fit_rows, rows in zip(
+                first_stage.splits, trials.fit_rows, trials.judging_rows, strict=True
             )
-            losses.append(judged * data.weight[rows])
-        return np.concatenate(losses)
+        )
 
 
 @dataclass(frozen=True)
@@ -217,39 +238,39 @@ class MeanModel:
         Those that stayed.
     judged_losses : dict of str to float
         Held-out loss of every rival.
+    correction : KernelModel or None
+        What is added to the mean.
     """
 
     models: dict[str, StructuralModel]
     judged_losses: dict[str, float]
+    correction: KernelModel | None = None
 
     def predict(self, context: Table, action: FloatArray) -> FloatArray:
         """Return h row by row."""
-        return np.asarray(np.mean([model.predict(context, action) for model in self._all], axis=0))
+        return self._combine([model.predict(context, action) for model in self._all])
 
     def predict_grid(self, context: Table, actions: FloatArray) -> FloatArray:
         """Return h for every context with every action."""
-        return np.asarray(np.mean([model.predict_grid(context, actions) for model in self._all], axis=0))
+        return self._combine([model.predict_grid(context, actions) for model in self._all])
 
     def gradient(self, context: Table, action: FloatArray) -> FloatArray:
         """Return the derivative of h in the action."""
-        return np.asarray(np.mean([model.gradient(context, action) for model in self._all], axis=0))
+        return self._combine([model.gradient(context, action) for model in self._all])
 
     def describe(self) -> dict[str, object]:
         """Return the losses of all rivals, and what each that stayed tells of itself."""
         told = {name: model.describe() for name, model in self.models.items()}
+        if self.correction is not None:
+            told["correction"] = self.correction.describe()
         return {"judged_losses": self.judged_losses, **told}
 
     @property
     def _all(self) -> list[StructuralModel]:
-        return list(self.models.values())
+        added = [] if self.correction is None else [self.correction]
+        return [*self.models.values(), *added]
 
-
-def not_clearly_worse(judged: Mapping[str, FloatArray], margin: float) -> tuple[str, ...]:
-    """Return the names whose losses (n,) exceed the lowest mean by at most ``margin`` standard errors."""
-    best = min(judged, key=lambda name: float(judged[name].mean()))
-    staying = []
-    for name, losses in judged.items():
-        excess = losses - judged[best]
-        if excess.mean() <= margin * excess.std() / np.sqrt(len(excess)):
-            staying.append(name)
-    return tuple(staying)
+    def _combine(self, values: Sequence[FloatArray]) -> FloatArray:
+        """Return the mean of the models' values, plus those of the correction, which stand last."""
+        n_models = len(self.models)
+        return np.asarray(np.mean(values[:n_models], axis=0) + sum(values[n_models:]))

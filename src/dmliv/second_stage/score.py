@@ -30,10 +30,11 @@ def projected_outcome(model: StructuralModel, first_stage: FirstStage, exogenous
     wanted = [everything if member in folds else nothing for member in range(first_stage.n_members)]
     all_laws = first_stage.action_model.laws(exogenous, wanted)
     laws = [all_laws[member] for member in first_stage.fold_members]
-    return np.asarray(np.mean([_project(model, law, exogenous) for law in laws], axis=0))
+    return np.asarray(np.mean([project(model, law, exogenous) for law in laws], axis=0))
 
 
-def _project(model: StructuralModel, law: ActionLaw, exogenous: Exogenous) -> FloatArray:
+def project(model: StructuralModel, law: ActionLaw, exogenous: Exogenous) -> FloatArray:
+    """Return the mean of h over the law of every row, shape (n,)."""
     n_rows = len(exogenous)
     if not n_rows:
         return np.empty(0)

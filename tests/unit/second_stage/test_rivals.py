@@ -12,7 +12,8 @@ from dmliv import DMLIV
 from dmliv.errors import InputError
 from dmliv.learners import ImageColumns, Learners, neural
 from dmliv.problems import TicketDemand
-from dmliv.second_stage.rivals import MeanModel, RivalStructural, not_clearly_worse
+from dmliv.second_stage.judging import not_clearly_worse
+from dmliv.second_stage.rivals import MeanModel, RivalStructural
 
 
 def smooth(n: int, seed: int) -> tuple[dict[str, Any], Any]:
@@ -89,6 +90,24 @@ def test_the_model_is_the_mean_of_its_parts() -> None:
     # The networks are piecewise linear in single precision: slopes agree but at their kinks.
     gaps = np.abs(model.gradient(context, action)[:, 0] - slopes)
     assert np.median(gaps) < 1e-2
+
+
+def test_a_bend_is_corrected_and_straight_effects_are_left_alone() -> None:
+    data, _ = smooth(400, seed=4)
+    estimator, model = fitted_mean(neural(), data, n_folds=3)
+    assert "lines" not in model.models
+    assert model.correction is not None
+    fresh, _ = smooth(500, seed=5)
+    fitted = estimator.counterfactual_
+    context, action = fitted.read_context(fresh["X"]), fitted.read_action(fresh["T"])
+    without = replace(model, correction=None)
+    for name in ("predict", "gradient"):
+        added = getattr(model, name)(context, action) - getattr(without, name)(context, action)
+        np.testing.assert_allclose(added, getattr(model.correction, name)(context, action), atol=1e-9)
+    assert set(model.describe()["correction"]["choice_losses"]) == {"0", "0.2", "0.4"}  # type: ignore[index]
+    _, straight = fitted_mean(neural(), demand(400, seed=200), n_folds=2)
+    assert "lines" in straight.models
+    assert straight.correction is None
 
 
 def test_weights_of_zero_never_count() -> None:
