@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
-from joblib import effective_n_jobs
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 
@@ -28,6 +27,7 @@ from dmliv.errors import InputError
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.first_stage.base import Exogenous, Runtime
 from dmliv.first_stage.crossfit import FirstStage, cross_fit
+from dmliv.first_stage.workers import worker_count
 from dmliv.functionals import Uncertainty
 from dmliv.inference import Debiased
 from dmliv.inference.choice import InferenceLike, read_inference
@@ -164,9 +164,7 @@ class TwoStageIV(CounterfactualEstimator):
                 "Expected learners such as neural() or Learners(outcome=, action=, structural=), got "
                 f"{learners!r}."
             )
-        runtime = Runtime(
-            resolve_device(self.device), progress_for(self.verbose), effective_n_jobs(self.n_jobs or 1)
-        )
+        runtime = Runtime(resolve_device(self.device), progress_for(self.verbose), worker_count(self.n_jobs))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         first_seed, second_seed = (int(state) for state in np.random.SeedSequence(seed).generate_state(2))
         with single_thread():
@@ -325,7 +323,8 @@ class DMLIV(TwoStageIV):
     device : str
         ``"auto"``, ``"cpu"``, ``"cuda"`` or another torch device.
     n_jobs : int or None
-        Parallel jobs: the two nuisances, and the folds of scikit-learn learners.
+        Parallel jobs: the two nuisances, and the folds of scikit-learn learners. None takes what
+        ``joblib.parallel_config`` says, and one when it says nothing.
     verbose : bool
         Show progress bars.
     """

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from joblib import Parallel, delayed
+import numpy as np
+from joblib import Parallel, delayed, effective_n_jobs
 from joblib._parallel_backends import (
     LokyBackend,
     MultiprocessingBackend,
@@ -17,6 +18,7 @@ from joblib._parallel_backends import (
 )
 from joblib.parallel import get_active_backend
 
+from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
 from dmliv.nets.device import single_thread
 from dmliv.progress import SilentProgress
@@ -38,9 +40,55 @@ def on_cluster() -> bool:
     return type(backend) not in _LOCAL and backend.nesting_level == 0
 
 
+def on_ray() -> bool:
+    """Return whether joblib's active backend is Ray's, or made from it."""
+    backend, _ = get_active_backend()
+    return any(base.__module__.startswith("ray.") for base in type(backend).__mro__)
+
+
+def worker_count(n_jobs: int | None) -> int:
+    """Return how many calls may run at once.
+
+    Parameters
+    ----------
+    n_jobs : int or None
+        As joblib counts: -1 means all processors, None what ``joblib.parallel_config`` says, which is one
+        when nothing is configured, and one inside a task of a cluster.
+
+    Raises
+    ------
+    InputError
+        If it is no such number.
+    """
+    if n_jobs is None:
+        backend, _ = get_active_backend()
+        # Dask offers the whole cluster even to calls inside a task.
+        inside = type(backend) not in _LOCAL and not on_cluster()
+        follow: Any = None
+        return 1 if inside else int(effective_n_jobs(follow))
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, (int, np.integer)) or n_jobs == 0:
+        raise InputError(
+            f"Expected n_jobs as a whole number other than 0, or None, got {n_jobs!r}; pass 1 for one "
+            "process, or -1 for all processors."
+        )
+    return int(effective_n_jobs(int(n_jobs)))
+
+
 def jobs(runtime: Runtime) -> int | None:
     """Return ``n_jobs`` for joblib: on a cluster its own number of workers."""
     return None if on_cluster() else runtime.n_jobs
+
+
+def sent_once(tasks: Sequence[Any]) -> Sequence[Any]:
+    """Return joblib's delayed calls so that an array which several of them share is sent to a cluster once.
+
+    Dask sees to that by itself.
+    """
+    if not on_ray():
+        return tasks
+    from dmliv.first_stage.shipping import shipped  # noqa: PLC0415 - Ray is optional
+
+    return shipped(tasks)
 
 
 def together(tasks: Sequence[Any], n_jobs: int | None) -> list[Any]:
@@ -48,6 +96,7 @@ def together(tasks: Sequence[Any], n_jobs: int | None) -> list[Any]:
 
     Dask gives such calls up. They depend on their arguments alone, so starting again changes no number.
     """
+    tasks = sent_once(tasks)
     for _ in range(_ATTEMPTS - 1):
         try:
             return list(Parallel(n_jobs=n_jobs)(tasks))
@@ -55,6 +104,15 @@ def together(tasks: Sequence[Any], n_jobs: int | None) -> list[Any]:
             if not on_cluster():
                 raise
     return list(Parallel(n_jobs=n_jobs)(tasks))
+
+
+def in_order(tasks: Iterable[Any], n_jobs: int | None) -> Iterator[Any]:
+    """Yield the results of joblib's delayed calls, each when it is ready if the backend can do that."""
+    backend, _ = get_active_backend()
+    if backend.supports_return_generator:
+        yield from Parallel(n_jobs=n_jobs, return_as="generator")(tasks)
+    else:
+        yield from together(list(tasks), n_jobs)
 
 
 def travelling(runtime: Runtime) -> Runtime:

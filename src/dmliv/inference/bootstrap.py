@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from joblib import Parallel, delayed
+from joblib import delayed
 
 from dmliv.data import FloatArray, IntArray, Table
 from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
-from dmliv.first_stage.workers import jobs
+from dmliv.first_stage.workers import in_order, jobs
 from dmliv.functionals import Band, Functional
 from dmliv.second_stage.base import StructuralModel
 
@@ -56,13 +56,13 @@ class Bootstrap:
         """
         factors = self.weights(len(weight), cluster, seed)
         seeds = np.random.SeedSequence([seed, 6]).generate_state(len(factors))
-        models = Parallel(n_jobs=jobs(runtime), return_as="generator")(
+        tasks = (
             delayed(refit)(weight * factor, int(replicate_seed))
             for factor, replicate_seed in zip(factors, seeds, strict=True)
         )
         found = []
         with runtime.progress.stage("bootstrap", len(factors)) as advance:
-            for model in models:
+            for model in in_order(tasks, jobs(runtime)):
                 found.append(model)
                 advance()
         return ReplicateUncertainty(tuple(found))

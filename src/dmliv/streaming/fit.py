@@ -10,7 +10,6 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from joblib import effective_n_jobs
 from sklearn.utils import check_random_state
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from dmliv.first_stage.base import ActionModel, Exogenous, IntArray, OutcomeMode
 from dmliv.first_stage.crossfit import MemberPlan, fill_rows, make_folds, plan_members
 from dmliv.first_stage.laws import assemble
 from dmliv.first_stage.networks import NeuralAction, NeuralOutcome
+from dmliv.first_stage.workers import worker_count
 from dmliv.learners import Learners, neural
 from dmliv.nets.device import resolve_device, single_thread
 from dmliv.nets.settings import LARGE_ROWS
@@ -92,7 +92,7 @@ def fit_parquet(
     runtime = Runtime(
         resolve_device(estimator.device),
         progress_for(estimator.verbose),
-        effective_n_jobs(estimator.n_jobs or 1),
+        worker_count(estimator.n_jobs),
     )
     seed = int(check_random_state(estimator.random_state).randint(2**31 - 1))
     fold_seed, outcome_seed, action_seed, second_seed, sample_seed = (

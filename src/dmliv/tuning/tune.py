@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from joblib import effective_n_jobs
 from sklearn.utils import check_random_state
 
 from dmliv.data import FloatArray, TrainingData, prepare
 from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage, cross_fit
+from dmliv.first_stage.workers import worker_count
 from dmliv.learners import Learners, neural
 from dmliv.nets.device import resolve_device, single_thread
 from dmliv.progress import SilentProgress, progress_for
@@ -111,7 +111,7 @@ def tune(
     runtime = Runtime(
         resolve_device(estimator.device),
         progress_for(estimator.verbose),
-        effective_n_jobs(estimator.n_jobs or 1),
+        worker_count(estimator.n_jobs),
     )
     with quiet(), single_thread():
         search = _Search(
