@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
@@ -37,7 +38,13 @@ def on_cluster() -> bool:
     Inside a task of a cluster the answer is no: what runs there runs in one piece.
     """
     backend, _ = get_active_backend()
-    return type(backend) not in _LOCAL and backend.nesting_level == 0
+    return type(backend) not in _LOCAL and backend.nesting_level == 0 and not _inside_dask_task()
+
+
+def _inside_dask_task() -> bool:
+    # Joblib offers the whole cluster to calls inside a task and does not count it as nesting.
+    worker = sys.modules.get("distributed.worker")
+    return worker is not None and hasattr(worker.thread_state, "execution_state")
 
 
 def on_ray() -> bool:
@@ -62,7 +69,6 @@ def worker_count(n_jobs: int | None) -> int:
     """
     if n_jobs is None:
         backend, _ = get_active_backend()
-        # Dask offers the whole cluster even to calls inside a task.
         inside = type(backend) not in _LOCAL and not on_cluster()
         follow: Any = None
         return 1 if inside else int(effective_n_jobs(follow))
