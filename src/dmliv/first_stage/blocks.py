@@ -18,6 +18,7 @@ from dmliv.first_stage.base import Exogenous, IntArray
 from dmliv.first_stage.features import ExogenousEncoder
 from dmliv.first_stage.laws import ActionLaw, law_at
 from dmliv.nets.columns import Columns
+from dmliv.nets.device import on_device
 from dmliv.nets.settings import LARGE_ROWS
 
 # The columns of a block are standardised, not binned.
@@ -57,12 +58,12 @@ class Block:
         """Return training data as one block of one part, standardised as ``encoder`` does."""
         weight = None
         if not np.all(data.weight == 1.0):
-            weight = torch.from_numpy(data.weight.astype(np.float32)).to(device)
+            weight = on_device(data.weight.astype(np.float32), device)
         return cls(
             Columns.of(data.context, encoder.context, device),
             Columns.of(data.instrument, encoder.instrument, device),
-            torch.from_numpy(data.outcome.astype(np.float32)).to(device),
-            torch.from_numpy(data.action.astype(np.float32)).to(device),
+            on_device(data.outcome.astype(np.float32), device),
+            on_device(data.action.astype(np.float32), device),
             torch.zeros(len(data), dtype=torch.int64, device=device),
             weight,
         )
@@ -116,14 +117,14 @@ class MemorySource:
 
     def with_parts(self, parts: IntArray) -> MemorySource:
         """Return the same rows with other part numbers; columns are shared."""
-        part = torch.from_numpy(parts).to(self.block.part.device)
+        part = on_device(parts, self.block.part.device)
         return MemorySource(replace(self.block, part=part))
 
 
 def batches(source: BlockSource, batch_size: int, generator: np.random.Generator) -> Iterator[Block]:
     """Yield the rows of one pass in shuffled batches; those of a block differ in size by at most one row."""
     for block in source.blocks(generator):
-        order = torch.from_numpy(generator.permutation(len(block))).to(block.outcome.device)
+        order = on_device(generator.permutation(len(block)), block.outcome.device)
         for rows in torch.tensor_split(order, math.ceil(len(block) / batch_size)):
             yield block.take(rows)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dmliv.first_stage.base import Exogenous, FloatArray, IntArray
 from dmliv.first_stage.features import ExogenousEncoder
+from dmliv.nets.device import on_device
 from dmliv.nets.heads import Head
 from dmliv.nets.stacked import StackedMLP
 
@@ -44,11 +45,11 @@ class EncodedViews:
         blocks = [encoder.encode(exogenous, name).astype(np.float32) for name in used]
         width = max(block.shape[1] for block in blocks)
         padded = [np.pad(block, ((0, 0), (0, width - block.shape[1]))) for block in blocks]
-        inputs = torch.from_numpy(np.concatenate(padded)).to(device)
+        inputs = on_device(np.concatenate(padded), device)
         pixels = encoder.context.pixels(exogenous.context)
         return cls(
             inputs,
-            None if pixels is None else torch.from_numpy(pixels).to(device),
+            None if pixels is None else on_device(pixels, device),
             tuple(used.index(name) for name in encodings),
             len(exogenous),
         )
@@ -85,4 +86,4 @@ def row_weights(weight: FloatArray, copies: int, device: torch.device) -> Tensor
     """Return row weights once per encoding, or None when all weigh one."""
     if np.all(weight == 1.0):
         return None
-    return torch.from_numpy(np.tile(weight, copies).astype(np.float32)).to(device)
+    return on_device(np.tile(weight, copies).astype(np.float32), device)

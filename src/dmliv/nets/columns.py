@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from dmliv.data import Table
+from dmliv.nets.device import on_device
 from dmliv.nets.encoding import PiecewiseLinear, TableEncoder
 
 
@@ -41,9 +42,7 @@ class Columns:
             numeric[:, position] = (table.numeric[:, column] - encoder.centre[position]) / encoder.scale[
                 position
             ]
-        return cls(
-            torch.from_numpy(numeric).to(device), torch.from_numpy(table.codes.astype(np.int32)).to(device)
-        )
+        return cls(on_device(numeric, device), on_device(table.codes.astype(np.int32), device))
 
     def __len__(self) -> int:
         """Return the number of rows."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from dmliv.errors import InputError
 
@@ -33,6 +36,17 @@ def resolve_device(device: str) -> torch.device:
             f"{str(error).splitlines()[0]}"
         ) from error
     return resolved
+
+
+def on_device(values: np.ndarray[Any, Any], device: torch.device) -> Tensor:
+    """Return an array as a tensor on a device; on the CPU it shares the array's memory.
+
+    To a CUDA device rows go through pinned memory, so that the copy runs beside the work that is queued.
+    """
+    tensor = torch.from_numpy(values)
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 @contextmanager

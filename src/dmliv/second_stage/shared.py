@@ -25,6 +25,7 @@ from dmliv.first_stage.blocks import (
 )
 from dmliv.first_stage.crossfit import FirstStage, first_stage_at
 from dmliv.first_stage.laws import ActionLaw
+from dmliv.nets.device import on_device
 from dmliv.nets.settings import LARGE_ROWS, NetworkSettings
 from dmliv.nets.stacked import StackedMLP
 from dmliv.nets.training import TrainingRecord, descend
@@ -40,7 +41,7 @@ def on_sample(
 ) -> tuple[TrainingData, FirstStage, BlockSource]:
     """Return rows that stand for all, what the first stage left for them, and all rows as one block."""
     rows = sample_rows(len(data), LARGE_ROWS)
-    target = torch.from_numpy(first_stage.target.astype(np.float32)).to(device)
+    target = on_device(first_stage.target.astype(np.float32), device)
     block = replace(resident(data, device).block, target=target, law=first_stage.law)
     return data_at(data, rows), first_stage_at(first_stage, rows), MemorySource(block)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dmliv.errors import InputError
 from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, MixtureLaw
+from dmliv.nets.device import on_device
 from dmliv.streaming.rows import RowGroup
 
 
@@ -88,7 +89,7 @@ class NuisanceFiles:
                 f"Expected {group.n_rows} predictions in row group {group.number} of {str(path)!r}, got "
                 f"{len(table)}; the files have changed since, so fit again."
             )
-        target = torch.from_numpy(table.column("target").to_numpy().copy()).to(device)
+        target = on_device(table.column("target").to_numpy().copy(), device)
         if "law_probabilities" in table.column_names:
             return target, CategoricalLaw(_matrix(table, "law_probabilities", device))
         weights = _matrix(table, "law_weights", device)
@@ -121,4 +122,4 @@ def _lists(values: Tensor) -> pa.FixedSizeListArray:
 def _matrix(table: pa.Table, name: str, device: torch.device) -> Tensor:
     column = table.column(name).combine_chunks()
     flat = column.flatten().to_numpy(zero_copy_only=False)
-    return torch.from_numpy(flat.reshape(len(table), -1).copy()).to(device)
+    return on_device(flat.reshape(len(table), -1).copy(), device)

@@ -16,6 +16,7 @@ from dmliv.first_stage.blocks import Block, sample_encoder
 from dmliv.first_stage.features import ExogenousEncoder
 from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, MixtureLaw
 from dmliv.nets.columns import Columns
+from dmliv.nets.device import on_device
 from dmliv.streaming.nuisances import NuisanceFiles
 from dmliv.streaming.rows import ParquetRows, RowGroup, hashed_parts
 from dmliv.streaming.scan import Scan
@@ -98,7 +99,7 @@ class ParquetSource:
             Columns.of(instrument, self._units.instrument, self.device),
             self._tensor(outcome),
             self._tensor(action),
-            torch.from_numpy(self.parts(group)).to(self.device),
+            on_device(self.parts(group), self.device),
             weight,
         )
         if self.nuisances is None:
@@ -111,7 +112,7 @@ class ParquetSource:
         return units_of(self.scan.sample)
 
     def _tensor(self, values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> Tensor:
-        return torch.from_numpy(values.astype(np.float32)).to(self.device)
+        return on_device(values.astype(np.float32), self.device)
 
 
 def units_of(sample: TrainingData) -> ExogenousEncoder:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dmliv.errors import InputError
-from dmliv.nets.device import resolve_device, single_thread
+from dmliv.nets.device import on_device, resolve_device, single_thread
 from dmliv.nets.settings import ByRows, NetworkSettings
 from dmliv.nets.stacked import StackedMLP
 
@@ -110,6 +110,19 @@ class TestDevice:
     def test_unknown_devices(self, name: str) -> None:
         with pytest.raises(InputError, match=f"Expected a device torch can use.*got '{name}'"):
             resolve_device(name)
+
+    def test_arrays_are_shared_with_the_cpu(self) -> None:
+        values = np.arange(4, dtype=np.float32)
+        tensor = on_device(values, torch.device("cpu"))
+        values[0] = 7.0
+        assert tensor.tolist() == [7.0, 1.0, 2.0, 3.0]
+
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+    def test_arrays_arrive_on_an_accelerator(self) -> None:
+        values = np.arange(1_000_000, dtype=np.float32)
+        tensor = on_device(values, resolve_device("cuda"))
+        assert tensor.device.type == "cuda"
+        np.testing.assert_array_equal(tensor.cpu().numpy(), values)
 
     def test_threads_are_restored(self) -> None:
         before = torch.get_num_threads()
