@@ -15,9 +15,10 @@ import numpy as np
 from torch import Tensor
 
 from dmliv.first_stage.base import Runtime
-from dmliv.first_stage.blocks import BlockSource, batches, member_weights, weighted_means
+from dmliv.first_stage.blocks import BlockSource, batches, member_weights
 from dmliv.first_stage.choice import ChosenInputs
 from dmliv.first_stage.features import ExogenousColumns, ExogenousEncoder
+from dmliv.first_stage.losses import mean_losses
 from dmliv.nets.heads import Head
 from dmliv.nets.settings import NetworkSettings
 from dmliv.nets.stacked import StackedMLP
@@ -66,14 +67,14 @@ class SharedRows:
             generator=generator,
             device=runtime.device,
         )
+        net.tall = True
 
         def epoch_losses() -> Iterator[Tensor]:
             for batch in batches(self.source, plan.batch_size, generator):
                 features = columns.encode(batch.context, batch.instrument, inputs.encoding)
                 target = batch.outcome if self.target == "outcome" else batch.action
                 raw = net(features.unsqueeze(0))
-                losses = head.row_loss(raw, target.expand(n_members, *target.shape))
-                yield weighted_means(losses, member_weights(batch, self.uses))
+                yield mean_losses(head, raw, target, member_weights(batch, self.uses))
 
         record = descend(
             net,

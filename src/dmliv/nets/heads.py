@@ -142,3 +142,9 @@ class MixtureHead:
         log_density = weights - log_scales - 0.5 * whitened.square()
         normaliser = torch.logsumexp(weights, dim=-1) + 0.5 * math.log(2.0 * math.pi)
         return normaliser - torch.logsumexp(log_density, dim=-1)
+
+
+def bounded_log_scales(free: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log standard deviations within their bounds, and their derivatives, for unbounded numbers."""
+    bent = torch.tanh(free / _LOG_SCALE_HALF_RANGE)
+    return _LOG_SCALE_CENTRE + _LOG_SCALE_HALF_RANGE * bent, 1.0 - bent.square()

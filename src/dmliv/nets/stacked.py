@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from dmliv.nets.images import ImageFront
+from dmliv.nets.tall import tall_input_gradient, tall_outputs, tall_weight_gradients
 
 # Dropout compares random bytes with a threshold: probabilities are multiples of 1/256, the scale is exact.
 _BYTE_VALUES = 256
@@ -51,6 +52,8 @@ class StackedMLP(nn.Module):
     ----------
     flat : torch.nn.Parameter, shape (n_parameters,)
         All weights of all members in one buffer, layer after layer, so that the optimiser makes one pass.
+    tall : bool
+        Whether outputs are laid out column by column while training, which suits batches of many rows.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class StackedMLP(nn.Module):
         if len(self.keep_bytes) != len(self.widths) - 2:
             raise ValueError(f"Expected {len(self.widths) - 2} dropout probabilities, got {len(dropout)}.")
         self.generator = generator
+        self.tall = False
         self.flat = nn.Parameter(torch.from_numpy(self._initial_weights()).to(device))
         self._draws: torch.Generator | None = None
         self._views: tuple[int, list[tuple[Tensor, Tensor]]] | None = None
@@ -287,11 +291,15 @@ class _StackedPass(torch.autograd.Function):
         # Dropout only zeroes; its scale 256 / keep multiplies the *next* layer's product, at no cost.
         scales = (1.0, *(_BYTE_VALUES / keep for keep in keeps))
         reuse = net.training and any(ctx.needs_input_grad)
+        tall = net.tall and net.training
         layers = net.body_layers()
         activations = [inputs]
         hidden = inputs
         for index, (weight, bias) in enumerate(layers):
             last = index == len(layers) - 1
+            if last and tall:
+                hidden = tall_outputs(hidden, weight, bias, scales[index])
+                break
             shape = (net.n_members, hidden.shape[1], weight.shape[2])
             out = net.take_buffer(shape) if reuse and not last else torch.empty(shape, device=flat.device)
             torch.baddbmm(bias, hidden, weight, alpha=scales[index], out=out)
@@ -302,7 +310,7 @@ class _StackedPass(torch.autograd.Function):
                     net.drop_(hidden, keeps[index])
                 activations.append(hidden)
         ctx.save_for_backward(flat, *activations)
-        ctx.net, ctx.scales, ctx.reuse = net, scales, reuse
+        ctx.net, ctx.scales, ctx.reuse, ctx.tall = net, scales, reuse, tall
         return hidden
 
     @staticmethod
@@ -319,23 +327,30 @@ class _StackedPass(torch.autograd.Function):
             targets = net.layers(flat_gradient)[net._n_front :]
         for index in reversed(range(len(layers))):
             weight, scale, hidden = layers[index][0], ctx.scales[index], activations[index]
+            tall = ctx.tall and index == len(layers) - 1
             if flat_gradient is not None:
                 weight_gradient, bias_gradient = targets[index]
-                torch.sum(gradient, 1, keepdim=True, out=bias_gradient)
-                torch.baddbmm(
-                    weight_gradient,
-                    hidden.transpose(1, 2),
-                    gradient,
-                    beta=0,
-                    alpha=scale,
-                    out=weight_gradient,
-                )
+                if tall:
+                    tall_weight_gradients(gradient, hidden, scale, weight_gradient, bias_gradient)
+                else:
+                    torch.sum(gradient, 1, keepdim=True, out=bias_gradient)
+                    torch.baddbmm(
+                        weight_gradient,
+                        hidden.transpose(1, 2),
+                        gradient,
+                        beta=0,
+                        alpha=scale,
+                        out=weight_gradient,
+                    )
             # Below the first layer nobody may want a gradient; the last value is then not used.
             below = gradient
             if index > 0 or ctx.needs_input_grad[0]:
                 shape = (net.n_members, hidden.shape[1], weight.shape[1])
                 below = net.take_buffer(shape) if ctx.reuse else torch.empty(shape, device=flat.device)
-                torch.baddbmm(below, gradient, weight.transpose(1, 2), beta=0, alpha=scale, out=below)
+                if tall:
+                    tall_input_gradient(gradient, weight, scale, below)
+                else:
+                    torch.baddbmm(below, gradient, weight.transpose(1, 2), beta=0, alpha=scale, out=below)
             if index > 0:
                 # An activation is positive exactly where ReLU was open and dropout kept it: one mask.
                 torch.ops.aten.threshold_backward.grad_input(below, hidden, 0, grad_input=below)

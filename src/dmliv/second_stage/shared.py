@@ -130,6 +130,7 @@ class SharedEnsemble:
             generator=generator,
             device=runtime.device,
         )
+        net.tall = True
         plan = self.settings.plan(n_rows)
 
         def epoch_losses() -> Iterator[Tensor]:

@@ -1,0 +1,87 @@
+"""Weighted mean losses of a stack on shared batches, with gradients written out by hand.
+
+Automatic differentiation keeps and reads again every intermediate value of a loss. A squared error and a
+mixture of Gaussians in one dimension have short gradients that are made together with the loss.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dmliv.first_stage.blocks import weighted_means
+from dmliv.nets.heads import Head, MeanHead, MixtureHead, bounded_log_scales
+
+
+def mean_losses(head: Head, raw: Tensor, target: Tensor, weights: Tensor) -> Tensor:
+    """Return each member's weighted mean loss, (M,), zero for a member without rows in the batch.
+
+    Parameters
+    ----------
+    head : Head
+    raw : Tensor, shape (M, B, width)
+        Outputs; columns should be contiguous.
+    target : Tensor, shape (B,) or (B, d)
+        The same for all members.
+    weights : Tensor, shape (M, B)
+    """
+    shares = weights / weights.sum(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+    if isinstance(head, MeanHead):
+        means: Tensor = _SquaredError.apply(raw, target, shares)  # type: ignore[no-untyped-call]
+    elif isinstance(head, MixtureHead) and head.dimension == 1:
+        means = _MixtureLoss.apply(raw, target, shares)  # type: ignore[no-untyped-call]
+    else:
+        return weighted_means(head.row_loss(raw, target.expand(len(raw), *target.shape)), weights)
+    return means
+
+
+class _SquaredError(torch.autograd.Function):
+    """Weighted mean of squared errors."""
+
+    @staticmethod
+    def forward(ctx: Any, raw: Tensor, target: Tensor, shares: Tensor) -> Tensor:
+        errors = raw[..., 0] - target
+        weighted = errors * shares
+        ctx.save_for_backward(weighted)
+        return torch.linalg.vecdot(errors, weighted)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        (weighted,) = ctx.saved_tensors
+        return (weighted * (2.0 * grad_outputs[0][:, None])).unsqueeze(-1), None, None
+
+
+class _MixtureLoss(torch.autograd.Function):
+    """Weighted mean of the negative log-likelihood of mixtures in one dimension.
+
+    With responsibilities r, component weights p and whitened targets w, the gradient is p - r in the logits,
+    -r w / scale in the means and r (1 - w^2) in the log scales.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, raw: Tensor, target: Tensor, shares: Tensor) -> Tensor:
+        columns = raw.transpose(1, 2)
+        logits, means, free_scales = columns.chunk(3, dim=1)
+        log_scales, slope = bounded_log_scales(free_scales)
+        precision = torch.exp(-log_scales)
+        whitened = (target.T - means).mul_(precision)
+        squared = whitened.square()
+        log_density = torch.sub(logits, log_scales).sub_(squared, alpha=0.5)
+        losses = torch.logsumexp(logits, dim=1) - torch.logsumexp(log_density, dim=1)
+        gradient = torch.empty_like(columns)
+        in_logits, in_means, in_scales = gradient.chunk(3, dim=1)
+        responsibility = torch.softmax(log_density, dim=1).mul_(shares.unsqueeze(1))
+        torch.mul(torch.softmax(logits, dim=1), shares.unsqueeze(1), out=in_logits).sub_(responsibility)
+        torch.mul(responsibility, whitened, out=in_means).mul_(precision).neg_()
+        torch.mul(responsibility, squared.neg_().add_(1.0), out=in_scales).mul_(slope)
+        ctx.save_for_backward(gradient)
+        constant = 0.5 * math.log(2.0 * math.pi) * shares.sum(dim=1)
+        return torch.linalg.vecdot(losses, shares) + constant
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return (gradient * grad_outputs[0][:, None, None]).transpose(1, 2), None, None
