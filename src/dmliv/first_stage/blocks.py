@@ -74,14 +74,15 @@ class Block:
 
     def take(self, rows: Tensor) -> Block:
         """Return the given rows, in the given order."""
+        # Selecting is up to four times as fast as indexing.
         return Block(
             self.context.take(rows),
             self.instrument.take(rows),
-            self.outcome[rows],
-            self.action[rows],
-            self.part[rows],
-            None if self.weight is None else self.weight[rows],
-            None if self.target is None else self.target[rows],
+            self.outcome.index_select(0, rows),
+            self.action.index_select(0, rows),
+            self.part.index_select(0, rows),
+            None if self.weight is None else self.weight.index_select(0, rows),
+            None if self.target is None else self.target.index_select(0, rows),
             None if self.law is None else law_at(self.law, rows),
         )
 
@@ -156,7 +157,7 @@ def parts_of(row_sets: Sequence[IntArray], n_rows: int) -> tuple[IntArray, Tenso
 
 def member_weights(batch: Block, uses: Tensor) -> Tensor:
     """Return the weight of every row for every member, (M, B): zero where the member may not look."""
-    used = uses[:, batch.part]
+    used = uses.index_select(1, batch.part)
     return used if batch.weight is None else used * batch.weight
 
 

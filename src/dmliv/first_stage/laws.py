@@ -269,7 +269,7 @@ def evaluation_nodes(law: ActionLaw, rows: Tensor, n_points: int) -> Nodes:
 def law_at(law: ActionLaw, rows: Tensor) -> ActionLaw:
     """Return the law of some rows (n,), re-indexed from zero."""
     if isinstance(law, MixtureLaw):
-        return MixtureLaw(law.weights[rows], law.means[rows], law.factors[rows])
+        return MixtureLaw(*(part.index_select(0, rows) for part in (law.weights, law.means, law.factors)))
     if isinstance(law, CategoricalLaw):
         return CategoricalLaw(law.probabilities[rows])
     if isinstance(law, ResidualLaw):

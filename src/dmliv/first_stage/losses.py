@@ -46,7 +46,8 @@ class _SquaredError(torch.autograd.Function):
         errors = raw[..., 0] - target
         weighted = errors * shares
         ctx.save_for_backward(weighted)
-        return torch.linalg.vecdot(errors, weighted)
+        means: Tensor = torch.linalg.vecdot(errors, weighted)
+        return means
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
@@ -79,7 +80,8 @@ class _MixtureLoss(torch.autograd.Function):
         torch.mul(responsibility, squared.neg_().add_(1.0), out=in_scales).mul_(slope)
         ctx.save_for_backward(gradient)
         constant = 0.5 * math.log(2.0 * math.pi) * shares.sum(dim=1)
-        return torch.linalg.vecdot(losses, shares) + constant
+        averages: Tensor = torch.linalg.vecdot(losses, shares) + constant
+        return averages
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:

@@ -50,7 +50,7 @@ class Columns:
 
     def take(self, rows: Tensor) -> Columns:
         """Return the given rows, in the given order."""
-        return Columns(self.numeric[rows], self.codes[rows])
+        return Columns(self.numeric.index_select(0, rows), self.codes.index_select(0, rows))
 
 
 class ColumnEncoder:
