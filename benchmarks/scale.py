@@ -5,23 +5,28 @@ a process of its own on one thread, so that its peak memory is its own. Processo
 elapsed ones, because the machine may have other work. Run parts, then render what is there::
 
     python benchmarks/scale.py memory --rows 10000 100000 1000000
-    python benchmarks/scale.py parquet --rows 10000000 --folder rows/
+    python benchmarks/scale.py parquet --rows 1000000 10000000 --folder rows/
+    python benchmarks/scale.py batches --rows 100000
     python benchmarks/scale.py engine
     python benchmarks/scale.py overhead
     python benchmarks/scale.py render
+
+A part that was stopped goes on where it ended; ``--again`` measures once more what is on record.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +35,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from rich.progress import track
+from scale_page import render
 
 from dmliv import DMLIV
 from dmliv.benchmark.backends import Workers
@@ -45,13 +51,20 @@ from dmliv.first_stage.networks import NeuralAction, NeuralOutcome
 from dmliv.first_stage.shared import SharedRows
 from dmliv.learners import neural
 from dmliv.nets.heads import Head, MeanHead, MixtureHead
-from dmliv.nets.settings import NetworkSettings
+from dmliv.nets.settings import LARGE_ROWS, NetworkSettings
+from dmliv.nets.training import TrainingPlan
 from dmliv.problems.suite import TwentyColumns
 from dmliv.progress import SilentProgress
 from dmliv.streaming import ParquetRows, fit_parquet
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
-RECORD = RESULTS / "scale.json"
+PARTS = ("memory", "parquet", "batches", "engine", "overhead", "render", "one-fit", "one-folder")
+DEFAULT_ROWS = {
+    "memory": [10_000, 100_000, 1_000_000],
+    "parquet": [1_000_000, 10_000_000],
+    "batches": [100_000],
+}
+BATCH_SIZES = (250, 1024)
 PROBLEM = TwentyColumns()
 CHUNK = 500_000
 GROUP = 100_000
@@ -110,8 +123,8 @@ def measured(fit: Callable[[StageTimes], DMLIV], n_rows: int, n_bytes: int, seed
     }
 
 
-def fit_in_memory(n_rows: int, seed: int) -> dict[str, Any]:
-    """Fit the default to arrays."""
+def fit_in_memory(n_rows: int, seed: int, batch_size: int | None) -> dict[str, Any]:
+    """Fit the default to arrays, or the default with batches of another size."""
     from dmliv.estimators import two_stage  # noqa: PLC0415
 
     data = PROBLEM.sample(n_rows, seed=seed)
@@ -122,7 +135,28 @@ def fit_in_memory(n_rows: int, seed: int) -> dict[str, Any]:
         two_stage.progress_for = lambda verbose: stages
         return DMLIV(random_state=seed).fit(data.Y, data.T, Z=data.Z, X=data.X)
 
-    return measured(fit, n_rows, n_bytes, seed)
+    if batch_size is None:
+        return measured(fit, n_rows, n_bytes, seed)
+    with batches_of(batch_size):
+        return {**measured(fit, n_rows, n_bytes, seed), "batch_size": batch_size}
+
+
+@contextmanager
+def batches_of(size: int) -> Iterator[None]:
+    """Let networks that learn from more than 50,000 rows use batches of one size."""
+    own = NetworkSettings.plan
+
+    def changed(self: NetworkSettings, n_rows: int, *, trial: bool = False) -> TrainingPlan:
+        settled = own(self, n_rows, trial=trial)
+        large = n_rows > LARGE_ROWS and self.adapts
+        return replace(settled, batch_size=size) if large else settled
+
+    # A batch size of the settings themselves would also change the choices that are made on fewer rows.
+    NetworkSettings.plan = changed  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        NetworkSettings.plan = own  # type: ignore[method-assign]
 
 
 def write_rows(folder: Path, n_rows: int, seed: int) -> None:
@@ -228,9 +262,8 @@ def product_share(steps: Callable[[], Any]) -> float:
     return float(products / sum(spent.values()))
 
 
-def overhead() -> dict[str, Any]:
-    """Return the time of 20 short trials in this process and on local workers."""
-    found: dict[str, Any] = {"trials": 20}
+def overhead(record: Record, *, again: bool) -> None:
+    """Time 20 short trials in this process and on local workers."""
     trials = plan(grid("demand"), methods=["2sls"], sizes=[1000], seeds=range(100, 120))
     places = {
         "this process": Workers(1),
@@ -238,124 +271,98 @@ def overhead() -> dict[str, Any]:
         "dask, 2": Workers(2, "dask"),
         "ray, 2": Workers(2, "ray"),
     }
+    found: dict[str, Any] = {"trials": 20} if again else record.read().get("overhead", {"trials": 20})
     with tempfile.TemporaryDirectory() as folder:
         for name, workers in places.items():
+            if name in found:
+                continue
             start = time.perf_counter()
             run(trials[:20], RecordStore(Path(folder) / f"{name}.jsonl"), workers=workers)
             found[name] = round(time.perf_counter() - start, 1)
+            record.put("overhead", found)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What has been measured, on disk; a part goes there as soon as it is known."""
+
+    path: Path
+
+    def read(self) -> dict[str, Any]:
+        """Return all parts."""
+        known: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
+        return known
+
+    def has_fit(self, part: str, wanted: dict[str, Any]) -> bool:
+        """Return whether a fit with these settings is there."""
+        return any(wanted.items() <= fit.items() for fit in self.read().get(part, []))
+
+    def put_fit(self, part: str, fit: dict[str, Any], key: Sequence[str] = ("rows",)) -> None:
+        """Put a fit among others, in place of one with the same key."""
+        others = [
+            other for other in self.read().get(part, []) if any(other.get(name) != fit[name] for name in key)
+        ]
+        self.put(part, sorted([*others, fit], key=lambda fit: [fit[name] for name in key]))
+
+    def put(self, part: str, value: Any) -> None:
+        """Put one part."""
+        self.path.write_text(json.dumps({**self.read(), part: value}, indent=1) + "\n")
+
+
+def in_own_process(what: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Run one fit in a process of its own and return its record."""
+    arguments = [
+        text for name, value in options.items() for text in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    command = [sys.executable, __file__, what, *arguments]
+    # What a fit has to say goes to the terminal, its record to the pipe.
+    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    found: dict[str, Any] = json.loads(answer.splitlines()[-1])
     return found
 
 
-def exponent(fits: list[dict[str, Any]], column: str) -> float:
-    """Return the slope of log seconds on log rows."""
-    return float(np.polyfit(*(np.log([fit[key] for fit in fits]) for key in ("rows", column)), 1)[0])
-
-
-def store(part: str, value: Any) -> None:
-    """Put one part into the record."""
-    known = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    if isinstance(value, dict) and "rows" in value:
-        others = [fit for fit in known.get(part, []) if fit["rows"] != value["rows"]]
-        value = sorted([*others, value], key=lambda fit: fit["rows"])
-    known[part] = value
-    RECORD.write_text(json.dumps(known, indent=1) + "\n")
-
-
-def render() -> str:
-    """Return the page."""
-    known = json.loads(RECORD.read_text())
-    lines = ["# Scale", ""]
-    lines += [
-        "Default DML-IV (`DMLIV()`, ten folds, one thread) on the suite's `twenty-columns`: 20 contexts, 5",
-        "instruments. Written by `benchmarks/scale.py`. The machine had other work, so processor seconds are",
-        "the fair measure.",
-        "The error is the mean squared error of h at the problem's 2000 test points (variance of the truth "
-        f"{known['memory'][0]['variance_of_truth']:.2f}).",
-        "",
-        "| rows | from | processor s | elapsed s | rows per processor s | data MB | peak MB "
-        "| 3 x data + 2 GB | MSE | h | seed |",
-        "|---:|---|---:|---:|---:|---:|---:|---:|---:|---|---|",
-    ]
-    for part in ("memory", "parquet"):
-        for fit in known.get(part, []):
-            origin = "memory" if part == "memory" else f"Parquet, {fit['pass_rows']:,} rows an epoch"
-            limit = f"{3 * fit['data_megabytes'] + 2048:,}" if part == "memory" else "flat"
-            lines.append(
-                f"| {fit['rows']:,} | {origin} | {fit['processor_seconds']:,.0f} | {fit['seconds']:,.0f} | "
-                f"{fit['rows'] / fit['processor_seconds']:,.0f} | {fit['data_megabytes']:,} | "
-                f"{fit['peak_megabytes']:,} | {limit} | {fit['mse']:.4f} | {', '.join(fit['stayed'])} | "
-                f"{fit['seed']}{', ' + fit['note'] if 'note' in fit else ''} |"
-            )
-    lines += [
-        "",
-        "Growth exponent of processor seconds in memory: "
-        f"{exponent(known['memory'], 'processor_seconds'):.2f}; "
-        f"of elapsed seconds: {exponent(known['memory'], 'seconds'):.2f}.",
-        "",
-        "Where the processor seconds went:",
-        "",
-    ]
-    fits = [fit for fit in (*known["memory"], *known.get("parquet", [])) if fit["stages"]]
-    names = list(dict.fromkeys(name for fit in fits for name in fit["stages"]))
-    lines.append("| stage | " + " | ".join(f"{fit['rows']:,}" for fit in fits) + " |")
-    lines.append("|---|" + "---:|" * len(fits))
-    for name in names:
-        lines.append(f"| {name} | " + " | ".join(f"{fit['stages'].get(name, 0):.0f}" for fit in fits) + " |")
-    rest = [fit["processor_seconds"] - sum(fit["stages"].values()) for fit in fits]
-    lines.append("| everything else | " + " | ".join(f"{value:.0f}" for value in rest) + " |")
-    if "engine" in known:
-        lines += [
-            "",
-            "## Training steps",
-            "",
-            f"Whole steps of a stack of {known['engine']['members']} networks (fetching and encoding a",
-            "batch, forward, loss, backward, clipping, AdamW) against a plain product of two 1024 x 1024",
-            "matrices, in turn on the same core.",
-            "",
-            "| nuisance | encoding | widths | batch | GFLOP/s | plain product | share of matrix products |",
-            "|---|---|---|---:|---:|---:|---:|",
-        ]
-        for step in known["engine"]["steps"]:
-            lines.append(
-                f"| {step['role']} | {step['encoding']} | {'-'.join(map(str, step['widths']))} | "
-                f"{step['batch_size']:,} | {step['gflops']} | {step['plain_gflops']} | "
-                f"{step['product_share']:.0%} |"
-            )
-    if "overhead" in known:
-        times = {name: value for name, value in known["overhead"].items() if name != "trials"}
-        lines += ["", "## Trials on a local cluster", ""]
-        lines += [f"{known['overhead']['trials']} short trials, seconds with the start of the workers:", ""]
-        lines += ["| " + " | ".join(times) + " |", "|" + "---:|" * len(times)]
-        lines += ["| " + " | ".join(f"{value:.1f}" for value in times.values()) + " |"]
-    return "\n".join(lines) + "\n"
-
-
 def main() -> None:
-    """Run one part."""
+    """Run one part; what is on record is not run again, unless asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("part", choices=["memory", "parquet", "engine", "overhead", "render", "one-fit"])
-    parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--rows", type=int, nargs="+", help="one fit for each number of rows")
     parser.add_argument("--seed", type=int, default=110)
-    parser.add_argument("--folder", type=Path, default=Path("rows"))
-    parser.add_argument("--pass-rows", type=int, default=1_000_000)
+    parser.add_argument("--folder", type=Path, default=Path("rows"), help="for Parquet files")
+    parser.add_argument("--pass-rows", type=int, default=1_000_000, help="rows of an epoch from Parquet")
+    parser.add_argument("--batch-size", type=int, help="of one fit in memory; by default that of the library")
+    parser.add_argument("--again", action="store_true", help="run what is on record, too")
+    parser.add_argument("--record", type=Path, default=RESULTS / "scale.json")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    if given.part == "memory":
-        for n_rows in given.rows:
-            command = [sys.executable, __file__, "one-fit", "--rows", str(n_rows), "--seed", str(given.seed)]
-            answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            store("memory", json.loads(answer))
-    elif given.part == "one-fit":
-        print(json.dumps(fit_in_memory(given.rows[0], given.seed)))
+    record = Record(given.record)
+    rows = given.rows or DEFAULT_ROWS.get(given.part, [1000])
+    if given.part == "one-fit":
+        print(json.dumps(fit_in_memory(rows[0], given.seed, given.batch_size)))
+    elif given.part == "one-folder":
+        print(json.dumps(fit_on_files(given.folder, rows[0], given.pass_rows, given.seed)))
+    elif given.part == "memory":
+        for n_rows in rows:
+            wanted = {"rows": n_rows, "seed": given.seed}
+            if given.again or not record.has_fit("memory", wanted):
+                record.put_fit("memory", in_own_process("one-fit", wanted))
     elif given.part == "parquet":
-        write_rows(given.folder, given.rows[-1], given.seed)
-        store("parquet", fit_on_files(given.folder, given.rows[-1], given.pass_rows, given.seed))
+        for n_rows in rows:
+            wanted = {"rows": n_rows, "seed": given.seed, "pass_rows": given.pass_rows}
+            if given.again or not record.has_fit("parquet", wanted):
+                folder = given.folder / f"{n_rows}-{given.seed}"
+                write_rows(folder, n_rows, given.seed)
+                record.put_fit("parquet", in_own_process("one-folder", {**wanted, "folder": folder}))
+    elif given.part == "batches":
+        for n_rows, batch_size in itertools.product(rows, BATCH_SIZES):
+            wanted = {"rows": n_rows, "seed": given.seed, "batch_size": batch_size}
+            if given.again or not record.has_fit("batches", wanted):
+                record.put_fit("batches", in_own_process("one-fit", wanted), ("rows", "seed", "batch_size"))
     elif given.part == "engine":
-        store("engine", engine())
+        record.put("engine", engine())
     elif given.part == "overhead":
-        store("overhead", overhead())
+        overhead(record, again=given.again)
     else:
-        (RESULTS / "scale.md").write_text(render())
+        given.record.with_suffix(".md").write_text(render(record.read()))
 
 
 if __name__ == "__main__":
