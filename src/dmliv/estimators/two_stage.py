@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
-from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from dmliv.controls import Controls
@@ -31,6 +30,7 @@ from dmliv.first_stage.workers import worker_count
 from dmliv.functionals import Uncertainty
 from dmliv.inference import Debiased
 from dmliv.inference.choice import InferenceLike, read_inference
+from dmliv.inference.replication import TwoStageFit
 from dmliv.learners import Learners, neural
 from dmliv.nets.device import resolve_device, single_thread
 from dmliv.policy.support import ActionSupport, LawSupport
@@ -126,7 +126,7 @@ class TwoStageIV(CounterfactualEstimator):
             Non-negative row weights.
         inference : {"debiased", "bootstrap"}, Debiased, Bootstrap or None
             What the verbs that end in ``_interval`` answer from; None leaves them out. ``"debiased"`` costs a
-            part of a fit, ``"bootstrap"`` fifty fits.
+            part of a fit, ``"bootstrap"`` fifty replicates.
         cluster : array-like, shape (n,), optional
             Labels of groups of rows that depend on each other. A cluster stays in one fold and counts as one
             observation in standard errors.
@@ -192,14 +192,11 @@ class TwoStageIV(CounterfactualEstimator):
                     runtime=runtime,
                 )
             elif wanted is not None:
-
-                def refit(weight: FloatArray, replicate_seed: int) -> StructuralModel:
-                    again = clone(self).set_params(random_state=replicate_seed, verbose=False, n_jobs=1)
-                    again.fit(Y, T, Z=Z, X=X, W=W, sample_weight=weight, cluster=groups)
-                    fitted: StructuralModel = again.structural_model_
-                    return fitted
-
-                uncertainty = wanted.learn(refit, data.weight, groups, seed=second_seed, runtime=runtime)
+                outcome = learners.outcome if self._target == "orthogonal" else None
+                fitted = TwoStageFit(
+                    data, outcome, learners.action, learners.structural, first_stage, model, groups
+                )
+                uncertainty = wanted.learn(fitted, seed=second_seed, runtime=runtime)
         # Everything is ready: only now does the estimator change.
         some = _some_rows(data, second_seed)
         self._instrument_schema = data.instrument_schema

@@ -25,10 +25,10 @@ from dmliv.nets.feature_maps import FeatureMap
 from dmliv.nets.stacked import StackedMLP
 from dmliv.second_stage.averaged import AveragedModel
 from dmliv.second_stage.base import StructuralModel
-from dmliv.second_stage.coefficients import CoefficientModel
 from dmliv.second_stage.ensemble import NeuralStructuralModel
 from dmliv.second_stage.feature_model import FeatureFit, FeatureModel
 from dmliv.second_stage.kernel import KernelModel
+from dmliv.second_stage.line_model import CoefficientModel
 from dmliv.second_stage.linear import LinearStructuralModel
 from dmliv.second_stage.regressor import RegressorStructuralModel
 from dmliv.second_stage.rivals import MeanModel

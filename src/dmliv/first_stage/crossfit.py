@@ -102,7 +102,7 @@ def make_folds(n_rows: int, n_folds: int, generator: np.random.Generator) -> Int
     return generator.permutation(np.arange(n_rows) % n_folds).astype(np.int64)
 
 
-def _cluster_folds(
+def cluster_folds(
     n_rows: int, n_folds: int, cluster: IntArray | None, generator: np.random.Generator
 ) -> IntArray:
     """Return a fold for every row, the same for all rows of a cluster."""
@@ -115,6 +115,12 @@ def _cluster_folds(
             "folds."
         )
     return make_folds(len(labels), n_folds, generator)[codes]
+
+
+def nuisance_seeds(seed: int) -> tuple[int, int, int]:
+    """Return the seeds of the folds, of the outcome model and of the action model."""
+    folds, outcome, action = np.random.SeedSequence(seed).generate_state(3)
+    return int(folds), int(outcome), int(action)
 
 
 def cross_fit(
@@ -149,19 +155,19 @@ def cross_fit(
     -------
     FirstStage
     """
-    fold_seed, outcome_seed, action_seed = np.random.SeedSequence(seed).generate_state(3)
-    fold = _cluster_folds(len(data), n_folds, cluster, np.random.default_rng(fold_seed))
-    halves = _cluster_folds(len(data), 2, cluster, np.random.default_rng([fold_seed, 1]))
+    fold_seed, outcome_seed, action_seed = nuisance_seeds(seed)
+    fold = cluster_folds(len(data), n_folds, cluster, np.random.default_rng(fold_seed))
+    halves = cluster_folds(len(data), 2, cluster, np.random.default_rng([fold_seed, 1]))
     plan = plan_members(fold, n_folds, judged, halves)
     row_sets = [member.fit_rows for member in plan]
 
     def fit_outcome() -> OutcomeModel | None:
         if outcome_learner is None:
             return None
-        return outcome_learner.fit(data, row_sets, seed=int(outcome_seed), runtime=runtime)
+        return outcome_learner.fit(data, row_sets, seed=outcome_seed, runtime=runtime)
 
     def fit_action() -> ActionModel:
-        return action_learner.fit(data, row_sets, seed=int(action_seed), runtime=runtime)
+        return action_learner.fit(data, row_sets, seed=action_seed, runtime=runtime)
 
     if on_cluster():
         # Each spreads over all workers; calls from threads would stay on this machine.

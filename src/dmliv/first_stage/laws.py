@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from dmliv.errors import InputError
 from dmliv.nets.heads import MixtureParameters
+from dmliv.nets.randomness import Draws, drawn
 
 # Gauss-Hermite grids grow as points ** dimension; past this many nodes per component draws are cheaper.
 _MOST_NODES_PER_COMPONENT = 512
@@ -50,7 +52,7 @@ class ActionLaw(Protocol):
         """Whether :meth:`nodes` is exact, so that nothing needs to be drawn."""
         ...
 
-    def sample(self, rows: Tensor, n_draws: int, generator: torch.Generator) -> Nodes:
+    def sample(self, rows: Tensor, n_draws: int, generator: Draws) -> Nodes:
         """Draw ``n_draws`` independent actions for each of ``rows`` (any shape)."""
         ...
 
@@ -104,18 +106,18 @@ class MixtureLaw:
         """Whether the law has finitely many actions."""
         return False
 
-    def sample(self, rows: Tensor, n_draws: int, generator: torch.Generator) -> Nodes:
+    def sample(self, rows: Tensor, n_draws: int, generator: Draws) -> Nodes:
         """Draw a component by its weight, then from its Gaussian."""
         device = self.weights.device
         shape = (*rows.shape, n_draws)
-        uniform = torch.rand(shape, generator=generator, device=device)
+        uniform = drawn(torch.rand, shape, generator, device)
         cumulative = self.weights[rows].cumsum(-1)
         # The last cumulative weight may round to just below one.
         component = (cumulative.unsqueeze(-2) < uniform.unsqueeze(-1)).sum(-1)
         component = component.clamp_(max=self.weights.shape[1] - 1)
         chosen_rows = rows.unsqueeze(-1).expand(shape)
         means = self.means[chosen_rows, component]
-        noise = torch.randn(means.shape, generator=generator, device=device)
+        noise = drawn(torch.randn, tuple(means.shape), generator, device)
         factors = self.factors[chosen_rows, component]
         if means.shape[-1] == 1:
             actions = means + factors.squeeze(-1) * noise
@@ -176,11 +178,11 @@ class CategoricalLaw:
         """Whether the law has finitely many actions."""
         return True
 
-    def sample(self, rows: Tensor, n_draws: int, generator: torch.Generator) -> Nodes:
+    def sample(self, rows: Tensor, n_draws: int, generator: Draws) -> Nodes:
         """Draw classes, returned as one-hot rows."""
         shape = (*rows.shape, n_draws)
         n_classes = self.probabilities.shape[1]
-        uniform = torch.rand(shape, generator=generator, device=self.probabilities.device)
+        uniform = drawn(torch.rand, shape, generator, self.probabilities.device)
         cumulative = self.probabilities[rows].cumsum(-1)
         classes = (cumulative.unsqueeze(-2) < uniform.unsqueeze(-1)).sum(-1).clamp_(max=n_classes - 1)
         actions = torch.nn.functional.one_hot(classes, n_classes).to(self.probabilities.dtype)
@@ -231,11 +233,11 @@ class ResidualLaw:
         """Whether the law has few enough actions to sum over all of them."""
         return False
 
-    def sample(self, rows: Tensor, n_draws: int, generator: torch.Generator) -> Nodes:
+    def sample(self, rows: Tensor, n_draws: int, generator: Draws) -> Nodes:
         """Add residuals drawn with replacement from the row's pool."""
         shape = (*rows.shape, n_draws)
         device = self.location.device
-        index = torch.randint(self.residuals.shape[1], shape, generator=generator, device=device)
+        index = drawn(partial(torch.randint, self.residuals.shape[1]), shape, generator, device)
         actions = self.location[rows].unsqueeze(-2) + self.residuals[self.pool[rows].unsqueeze(-1), index]
         return Nodes(actions, torch.full(shape, 1.0 / n_draws, device=device))
 

@@ -15,19 +15,18 @@ from dmliv.data import ActionSpec, TrainingData
 from dmliv.first_stage.base import Exogenous, FloatArray, IntArray, Runtime
 from dmliv.first_stage.blocks import BlockSource, data_at, parts_of, resident, sample_encoder, sample_rows
 from dmliv.first_stage.choice import MOST_CHOICE_ROWS, ChosenInputs, Trial, choose_inputs, has_choice
-from dmliv.first_stage.features import ExogenousColumns, ExogenousEncoder
+from dmliv.first_stage.features import ExogenousEncoder
 from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, MixtureLaw
 from dmliv.first_stage.shared import SharedRows
+from dmliv.first_stage.stacks import FittedSide, FittedStack
 from dmliv.first_stage.views import EncodedViews, Supervised, row_weights
 from dmliv.first_stage.workers import spread, travelling
-from dmliv.nets.columns import Columns
 from dmliv.nets.heads import ClassHead, Head, MeanHead, MixtureHead
+from dmliv.nets.randomness import Randomness
 from dmliv.nets.settings import LARGE_ROWS, NetworkSettings
-from dmliv.nets.stacked import StackedMLP, member_outputs
+from dmliv.nets.stacked import StackedMLP
 from dmliv.nets.training import TrainingRecord, train
 
-# Rows encoded at once when many are predicted.
-_CHUNK_ROWS = 1 << 13
 # Rows a choice of inputs looks at when there are many: by then they tell even close candidates apart.
 LARGE_CHOICE_ROWS = 20_000
 
@@ -114,7 +113,7 @@ class NeuralAction:
         self, data: TrainingData, row_sets: Sequence[IntArray], *, seed: int, runtime: Runtime
     ) -> NeuralActionModel:
         """Fit one network per row set."""
-        head, target = self._head(data.action_spec), data.action.astype(np.float32)
+        head, target = self.head(data.action_spec), data.action.astype(np.float32)
         stack = _fit_stack(
             data, target, head, self.settings, row_sets, "action model", seed=seed, runtime=runtime
         )
@@ -131,13 +130,14 @@ class NeuralAction:
         runtime: Runtime,
     ) -> NeuralActionModel:
         """Fit one network per row of ``uses`` to blocks of rows; see :func:`fit_shared_stack`."""
-        head, shared = self._head(sample.action_spec), SharedRows(source, uses, "action")
+        head, shared = self.head(sample.action_spec), SharedRows(source, uses, "action")
         stack = fit_shared_stack(
             sample, sample_parts, shared, head, self.settings, "action model", seed=seed, runtime=runtime
         )
         return NeuralActionModel(stack, head)
 
-    def _head(self, spec: ActionSpec) -> MixtureHead | ClassHead:
+    def head(self, spec: ActionSpec) -> MixtureHead | ClassHead:
+        """Return what the network's outputs mean for this kind of action."""
         return (
             ClassHead(spec.width) if spec.kind == "discrete" else MixtureHead(self.n_components, spec.width)
         )
@@ -163,84 +163,7 @@ class NeuralActionModel:
 
 
 @dataclass(frozen=True)
-class FittedSide:
-    """Networks that were trained as one stack, with the inputs chosen for them.
-
-    Attributes
-    ----------
-    members : tuple of int
-        Their positions among all members.
-    net : StackedMLP
-    inputs : ChosenInputs
-    record : TrainingRecord
-    """
-
-    members: tuple[int, ...]
-    net: StackedMLP
-    inputs: ChosenInputs
-    record: TrainingRecord
-
-
-@dataclass(frozen=True)
-class FittedStack:
-    """M trained networks on the exogenous input.
-
-    Attributes
-    ----------
-    encoder : ExogenousEncoder
-    sides : tuple of FittedSide
-        Together they hold every member once.
-    """
-
-    encoder: ExogenousEncoder
-    sides: tuple[FittedSide, ...]
-
-    @torch.no_grad()
-    def outputs(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[Tensor]:
-        """Return the raw outputs of member m for its rows, shape (rows, width)."""
-        results: dict[int, Tensor] = {}
-        if len(exogenous) > LARGE_ROWS and self.encoder.context.image is None:
-            return self._outputs_by_chunk(exogenous, row_sets)
-        for side in self.sides:
-            views = EncodedViews.of(self.encoder, exogenous, [side.inputs.encoding], side.net.device)
-            parts = member_outputs(side.net, views.at, [row_sets[member] for member in side.members])
-            results.update(zip(side.members, parts, strict=True))
-        return [results[member] for member in range(len(row_sets))]
-
-    def _outputs_by_chunk(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[Tensor]:
-        """Return the same, member by member, with few rows encoded at a time."""
-        results: dict[int, Tensor] = {}
-        for side in self.sides:
-            device = side.net.device
-            columns = ExogenousColumns(self.encoder, device)
-            for position, member in enumerate(side.members):
-                net, rows = side.net.subset([position]), row_sets[member]
-                outputs = torch.empty((len(rows), net.widths[-1]), device=device)
-                for start in range(0, len(rows), _CHUNK_ROWS):
-                    part = rows[start : start + _CHUNK_ROWS]
-                    context = Columns.of(exogenous.context.take(part), self.encoder.context, device)
-                    instrument = Columns.of(exogenous.instrument.take(part), self.encoder.instrument, device)
-                    inputs = columns.encode(context, instrument, side.inputs.encoding)
-                    outputs[start : start + _CHUNK_ROWS] = net(inputs.unsqueeze(0))[0]
-                results[member] = outputs
-        return [results[member] for member in range(len(row_sets))]
-
-    def describe(self) -> dict[str, object]:
-        """Return the choices and the loss curve in plain values."""
-        by_member = {member: side for side in self.sides for member in side.members}
-        order = [by_member[member] for member in sorted(by_member)]
-        # With early stopping sides may differ in length; the curve ends with the shorter one.
-        epochs = min(len(side.record.train_loss) for side in self.sides)
-        losses = np.hstack([side.record.train_loss[:epochs] for side in self.sides])
-        return {
-            "encodings": [side.inputs.encoding for side in order],
-            "rate_factors": [side.inputs.rate_factor for side in order],
-            "train_loss": losses.mean(axis=1).tolist(),
-        }
-
-
-@dataclass(frozen=True)
-class _StackFitter:
+class StackFitter:
     """Trains stacks of one nuisance: everything that does not change from stack to stack."""
 
     data: TrainingData
@@ -278,12 +201,61 @@ class _StackFitter:
                 self.encoder, inputs, self.head, self.settings, self.label, generator, self.runtime
             )
             return FittedSide(tuple(members), net, inputs, record)
-        fit_sets, heldout_sets = list(row_sets), None
-        if self.settings.patience is not None:
-            parts = [_split(rows, self.settings.validation_fraction, generator) for rows in row_sets]
-            fit_sets, heldout_sets = [part[0] for part in parts], [part[1] for part in parts]
+        fit_sets, heldout_sets = self._held_out(row_sets, generator)
         net, record = self._train([inputs] * len(members), fit_sets, heldout_sets, self.label, generator)
         return FittedSide(tuple(members), net, inputs, record)
+
+    def fit_side_again(
+        self,
+        side: FittedSide,
+        members: Sequence[int],
+        groups: Sequence[Sequence[IntArray]],
+        counts: Sequence[IntArray],
+        n_rows: int,
+        generators: Sequence[np.random.Generator],
+    ) -> FittedSide:
+        """Train groups of members as one stack, with the inputs of a side; nothing is chosen again.
+
+        Parameters
+        ----------
+        side : FittedSide
+        members : sequence of int
+            Positions of the new members, group after group.
+        groups : sequence of G sequences of ndarray of int
+            The rows that each member of each group may see, without repetition.
+        counts : sequence of G ndarray of int, shape (n,)
+            How often a group sees a row.
+        n_rows : int
+            What budgets depend on: the rows of the largest member of the side.
+        generators : sequence of G numpy.random.Generator
+        """
+        fit_sets: list[IntArray] = []
+        heldout_sets: list[IntArray] = []
+        for row_sets, count, generator in zip(groups, counts, generators, strict=True):
+            seen = [rows[count[rows] > 0] for rows in row_sets]
+            fitted, held_out = self._held_out(seen, generator)
+            fit_sets += [np.repeat(rows, count[rows]) for rows in fitted]
+            heldout_sets += [np.repeat(rows, count[rows]) for rows in held_out or ()]
+        if heldout_sets:
+            n_rows -= held_out_rows(n_rows, self.settings)
+        net, record = self._train(
+            [side.inputs] * len(fit_sets),
+            fit_sets,
+            heldout_sets or None,
+            self.label,
+            generators,
+            n_rows=n_rows,
+        )
+        return FittedSide(tuple(members), net, side.inputs, record)
+
+    def _held_out(
+        self, row_sets: Sequence[IntArray], generator: np.random.Generator
+    ) -> tuple[list[IntArray], list[IntArray] | None]:
+        """Return what members learn from and what they are stopped by, if they are."""
+        if self.settings.patience is None:
+            return list(row_sets), None
+        parts = [_split(rows, self.settings, generator) for rows in row_sets]
+        return [part[0] for part in parts], [part[1] for part in parts]
 
     def _train(
         self,
@@ -291,13 +263,14 @@ class _StackFitter:
         fit_sets: Sequence[IntArray],
         heldout_sets: Sequence[IntArray] | None,
         label: str,
-        generator: np.random.Generator,
+        generator: Randomness,
         twins: Sequence[int] | None = None,
+        n_rows: int | None = None,
     ) -> tuple[StackedMLP, TrainingRecord]:
         device = self.runtime.device
         exogenous = Exogenous(self.data.context, self.data.instrument)
         views = EncodedViews.of(self.encoder, exogenous, [member.encoding for member in inputs], device)
-        n_rows = max(len(rows) for rows in fit_sets)
+        n_rows = max(len(rows) for rows in fit_sets) if n_rows is None else n_rows
         front = self.settings.front(n_rows)
         n_inputs = views.inputs.shape[1] + (0 if front is None else front.n_features)
         net = StackedMLP(
@@ -321,6 +294,7 @@ class _StackFitter:
             weight=row_weights(self.data.weight, len(views.inputs) // views.n_rows, device),
             heldout_sets=None if heldout_sets is None else views.shift(heldout_sets),
             rate_factors=[member.rate_factor for member in inputs],
+            epoch_rows=n_rows,
         )
         return net, record
 
@@ -351,7 +325,7 @@ def _fit_stack(
     encoder = ExogenousEncoder.learn(
         exogenous, data.context_schema, data.instrument_schema, settings.n_bins, settings.image
     )
-    fitter = _StackFitter(data, target, head, settings, encoder, label, runtime)
+    fitter = StackFitter(data, target, head, settings, encoder, label, runtime)
     return _fit_sides(fitter, row_sets, seed)
 
 
@@ -381,12 +355,12 @@ def fit_shared_stack(
     """
     encoder = sample_encoder(sample, settings.n_bins)
     target = (sample.outcome if shared.target == "outcome" else sample.action).astype(np.float32)
-    fitter = _StackFitter(sample, target, head, settings, encoder, label, runtime, shared)
+    fitter = StackFitter(sample, target, head, settings, encoder, label, runtime, shared)
     used = shared.uses.cpu().numpy() > 0
     return _fit_sides(fitter, [np.flatnonzero(member[sample_parts]) for member in used], seed)
 
 
-def _fit_sides(fitter: _StackFitter, row_sets: Sequence[IntArray], seed: int) -> FittedStack:
+def _fit_sides(fitter: StackFitter, row_sets: Sequence[IntArray], seed: int) -> FittedStack:
     # A member's inputs may not depend on rows that member must not see. Two sides of the members each choose
     # from the rows all their members share (with K folds: the other half of the folds), and train apart, so
     # that the choice of one side leaves no trace in the other. Without a choice one stack is faster.
@@ -402,13 +376,24 @@ def _fit_sides(fitter: _StackFitter, row_sets: Sequence[IntArray], seed: int) ->
 
 
 def _fit_side(
-    fitter: _StackFitter, members: list[int], row_sets: list[IntArray], seed: int, number: int
+    fitter: StackFitter, members: list[int], row_sets: list[IntArray], seed: int, number: int
 ) -> FittedSide:
-    generator = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, number])))
-    return fitter.fit_side(members, row_sets, generator)
+    return fitter.fit_side(members, row_sets, side_generator(seed, number))
 
 
-def _split(rows: IntArray, fraction: float, generator: np.random.Generator) -> tuple[IntArray, IntArray]:
+def side_generator(seed: int, number: int) -> np.random.Generator:
+    """Return the random numbers of one side."""
+    return np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, number])))
+
+
+def held_out_rows(n_rows: int, settings: NetworkSettings) -> int:
+    """Return how many of some rows early stopping holds out."""
+    return max(1, round(settings.validation_fraction * n_rows))
+
+
+def _split(
+    rows: IntArray, settings: NetworkSettings, generator: np.random.Generator
+) -> tuple[IntArray, IntArray]:
     shuffled = generator.permutation(rows)
-    heldout = max(1, round(fraction * len(rows)))
-    return shuffled[heldout:], shuffled[:heldout]
+    held_out = held_out_rows(len(rows), settings)
+    return shuffled[held_out:], shuffled[:held_out]

@@ -1,9 +1,10 @@
-"""The bootstrap: the whole estimator again, with random weights of rows."""
+"""The bootstrap: the estimator again, on rows drawn anew or with random weights of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from joblib import delayed
@@ -13,17 +14,25 @@ from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.workers import in_order, jobs
 from dmliv.functionals import Band, Functional
+from dmliv.inference.replication import TwoStageFit
+from dmliv.progress import SilentProgress
 from dmliv.second_stage.base import StructuralModel
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """Percentile intervals from replicates with exponential weights; they know no bias, only spread.
+    """Percentile intervals from replicates; they know no bias, only spread.
+
+    A replicate of network or kernel learners on network nuisances is fitted to rows, or clusters, drawn with
+    replacement, and many of them are trained as one stack. Each has its own folds, initial weights and row
+    order; copies of a row stay in one fold. Encodings, learning rates, bandwidths, penalties and the rivals
+    for h are those of the fit: replicates vary the training, not the choices. With other learners, or beyond
+    50,000 rows, a replicate is the whole fit again, choices included, with exponential weights of rows.
 
     Parameters
     ----------
     n_replicates : int
-        Fits, each as long as the first.
+        Fits.
     """
 
     n_replicates: int = 50
@@ -33,38 +42,35 @@ class Bootstrap:
         if not isinstance(self.n_replicates, (int, np.integer)) or self.n_replicates < 2:
             raise InputError(f"Expected at least 2 replicates, got {self.n_replicates!r}; 50 is the default.")
 
-    def learn(
-        self,
-        refit: Callable[[FloatArray, int], StructuralModel],
-        weight: FloatArray,
-        cluster: IntArray | None,
-        *,
-        seed: int,
-        runtime: Runtime,
-    ) -> ReplicateUncertainty:
-        """Fit the replicates; joblib decides where.
+    def learn(self, fitted: TwoStageFit, *, seed: int, runtime: Runtime) -> ReplicateUncertainty:
+        """Fit the replicates, networks in stacks; joblib decides where.
 
         Parameters
         ----------
-        refit : callable
-            Takes row weights (n,) and a seed, returns h.
-        weight : ndarray, shape (n,)
-            Row weights of the fit itself.
-        cluster : ndarray of int, shape (n,), optional
+        fitted : TwoStageFit
         seed : int
         runtime : Runtime
         """
-        factors = self.weights(len(weight), cluster, seed)
-        seeds = np.random.SeedSequence([seed, 6]).generate_state(len(factors))
-        tasks = (
-            delayed(refit)(weight * factor, int(replicate_seed))
-            for factor, replicate_seed in zip(factors, seeds, strict=True)
-        )
-        found = []
-        with runtime.progress.stage("bootstrap", len(factors)) as advance:
-            for model in in_order(tasks, jobs(runtime)):
-                found.append(model)
-                advance()
+        quiet = replace(runtime, progress=SilentProgress(), n_jobs=1)
+        seeds = [int(each) for each in np.random.SeedSequence([seed, 6]).generate_state(self.n_replicates)]
+        if fitted.stacks:
+            size = fitted.stack_size
+            tasks: list[Any] = [
+                delayed(_fit_stack)(fitted, seeds[start : start + size], quiet)
+                for start in range(0, len(seeds), size)
+            ]
+        else:
+            factors = self.weights(len(fitted.data), fitted.cluster, seed)
+            tasks = [
+                delayed(_fit_one)(fitted, factor, replicate_seed, quiet)
+                for factor, replicate_seed in zip(factors, seeds, strict=True)
+            ]
+        found: list[StructuralModel] = []
+        with runtime.progress.stage("bootstrap", len(seeds)) as advance:
+            for models in in_order(tasks, jobs(runtime)):
+                found.extend(models)
+                for _ in models:
+                    advance()
         return ReplicateUncertainty(tuple(found))
 
     def weights(self, n_rows: int, cluster: IntArray | None, seed: int) -> list[FloatArray]:
@@ -74,6 +80,14 @@ class Bootstrap:
         return [
             generator.exponential(size=int(codes.max()) + 1)[codes] for _ in range(int(self.n_replicates))
         ]
+
+
+def _fit_stack(fitted: TwoStageFit, seeds: Sequence[int], runtime: Runtime) -> list[StructuralModel]:
+    return fitted.fit_resamples([fitted.resample(seed) for seed in seeds], runtime)
+
+
+def _fit_one(fitted: TwoStageFit, factor: FloatArray, seed: int, runtime: Runtime) -> list[StructuralModel]:
+    return [fitted.fit_weighted(factor, seed, runtime)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from dmliv.data import FloatArray, IntArray, Table, TableSchema
 from dmliv.errors import InputError
+from dmliv.nets.randomness import Draws, drawn
 
 ImageFeatureName = Literal["gradients", "convolution"]
 
@@ -239,9 +240,7 @@ class ImageFront:
                 sizes = [size // 2 for size in sizes]
         return sizes[0], sizes[1]
 
-    def apply(
-        self, inputs: Tensor, layers: list[tuple[Tensor, Tensor]], draws: torch.Generator | None
-    ) -> Tensor:
+    def apply(self, inputs: Tensor, layers: list[tuple[Tensor, Tensor]], draws: Draws | None) -> Tensor:
         """Replace the pixels of ``inputs`` (M, B, dense + pixels) by features, (M, B, dense + n_features).
 
         ``draws`` is the source of dropout masks while training, None otherwise.
@@ -258,8 +257,8 @@ class ImageFront:
             if index < len(layers) - 2:
                 planes = functional.max_pool2d(planes, 2)
             if draws is not None and self.dropout > 0.0:
-                kept = torch.rand(planes.shape, generator=draws, device=planes.device) >= self.dropout
-                planes = planes * kept / (1.0 - self.dropout)
+                uniform = drawn(torch.rand, tuple(planes.shape), draws, planes.device, axis=1)
+                planes = planes * (uniform >= self.dropout) / (1.0 - self.dropout)
             n_in = n_out
         flat = planes.reshape(n_rows, n_members, -1).transpose(0, 1)
         weight, bias = layers[-1]

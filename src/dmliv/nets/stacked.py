@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from dmliv.nets.images import ImageFront
+from dmliv.nets.randomness import Draws, Randomness, drawn, generators_of, torch_generators
 from dmliv.nets.tall import tall_input_gradient, tall_outputs, tall_weight_gradients
 
 # Dropout compares random bytes with a threshold: probabilities are multiples of 1/256, the scale is exact.
@@ -40,8 +41,8 @@ class StackedMLP(nn.Module):
         Layer widths from input to output, for instance ``(9, 128, 64, 32, 1)``.
     dropout : sequence of float
         Dropout probability after each hidden layer, length ``len(widths) - 2``.
-    generator : numpy.random.Generator
-        Source of the initial weights and, on the CPU, of the dropout masks.
+    generator : numpy.random.Generator, or a sequence of them
+        Source of the initial weights and, on the CPU, of the dropout masks; several for groups of members.
     device : torch.device
         Where the weights live.
     front : ImageFront, optional
@@ -62,7 +63,7 @@ class StackedMLP(nn.Module):
         widths: Sequence[int],
         *,
         dropout: Sequence[float],
-        generator: np.random.Generator,
+        generator: Randomness,
         device: torch.device,
         front: ImageFront | None = None,
     ) -> None:
@@ -73,19 +74,23 @@ class StackedMLP(nn.Module):
         self.keep_bytes = tuple(max(1, _BYTE_VALUES - round(_BYTE_VALUES * p)) for p in dropout)
         if len(self.keep_bytes) != len(self.widths) - 2:
             raise ValueError(f"Expected {len(self.widths) - 2} dropout probabilities, got {len(dropout)}.")
-        self.generator = generator
+        self.generators = generators_of(generator, n_members)
         self.tall = False
         self.flat = nn.Parameter(torch.from_numpy(self._initial_weights()).to(device))
-        self._draws: torch.Generator | None = None
+        self._draws: Draws | None = None
         self._views: tuple[int, list[tuple[Tensor, Tensor]]] | None = None
         self._workspace: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
 
     def _initial_weights(self) -> np.ndarray[Any, np.dtype[np.float32]]:
         parts = []
+        group = self.n_members // len(self.generators)
         for fan_in, fan_out in self._shapes():
             bound = 1.0 / math.sqrt(max(fan_in, 1))
-            size = self.n_members * (fan_in + 1) * fan_out
-            parts.append(self.generator.uniform(-bound, bound, size).astype(np.float32))
+            size = group * (fan_in + 1) * fan_out
+            both = [each.uniform(-bound, bound, size).astype(np.float32) for each in self.generators]
+            # The weights of all members stand before the biases of all.
+            parts += [values[: group * fan_in * fan_out] for values in both]
+            parts += [values[group * fan_in * fan_out :] for values in both]
         return np.concatenate(parts)
 
     def _shapes(self) -> list[tuple[int, int]]:
@@ -142,7 +147,7 @@ class StackedMLP(nn.Module):
             inputs = inputs.expand(self.n_members, -1, -1)
         if self.front is None:
             return inputs
-        draws = self._device_generator() if self.training else None
+        draws = self._device_draws() if self.training else None
         return self.front.apply(inputs, self.layers()[: self._n_front], draws)
 
     def body(self, inputs: Tensor) -> Tensor:
@@ -261,25 +266,26 @@ class StackedMLP(nn.Module):
         self._workspace.clear()
         self._draws = None
 
-    def _device_generator(self) -> torch.Generator:
-        """Return torch's own generator for masks that are drawn on the device, seeded from the network's."""
+    def _device_draws(self) -> Draws:
+        """Return torch's own generators for masks that are drawn on the device."""
         if self._draws is None:
-            self._draws = torch.Generator(device=self.device)
-            self._draws.manual_seed(int(self.generator.integers(2**31)))
+            own = self.generators[0] if len(self.generators) == 1 else self.generators
+            self._draws = torch_generators(own, self.device)
         return self._draws
 
     def drop_(self, activations: Tensor, keep_bytes: int) -> None:
         """Zero entries of ``activations`` in place, each kept with probability ``keep_bytes / 256``."""
-        if activations.device.type != "cpu":
-            draws = torch.rand(
-                activations.shape, generator=self._device_generator(), device=activations.device
-            )
-            activations.mul_(draws < keep_bytes / _BYTE_VALUES)
+        device = activations.device
+        if device.type != "cpu":
+            uniform = drawn(torch.rand, tuple(activations.shape), self._device_draws(), device)
+            activations.mul_(uniform < keep_bytes / _BYTE_VALUES)
             return
         # Random 64-bit words read as bytes and compared by NumPy: a fifth of the price of torch's bernoulli_.
-        values = activations.numpy().reshape(-1)
-        words = self.generator.integers(0, 2**64, (values.size + 7) // 8, dtype=np.uint64)
-        np.multiply(values, words.view(np.uint8)[: values.size] < keep_bytes, out=values)
+        for generator, part in zip(
+            self.generators, activations.numpy().reshape(len(self.generators), -1), strict=True
+        ):
+            words = generator.integers(0, 2**64, (part.size + 7) // 8, dtype=np.uint64)
+            np.multiply(part, words.view(np.uint8)[: part.size] < keep_bytes, out=part)
 
 
 class _StackedPass(torch.autograd.Function):

@@ -15,10 +15,9 @@ from torch.optim.adamw import adamw
 
 from dmliv.errors import InputError, TrainingDivergedError
 from dmliv.nets.device import single_thread
+from dmliv.nets.randomness import IntArray, Randomness, epoch_order
 from dmliv.nets.stacked import StackedMLP
 from dmliv.progress import ProgressReporter
-
-IntArray = npt.NDArray[np.int64]
 
 # Rows of one held-out evaluation pass per member; larger sets are evaluated in chunks to keep memory flat.
 _EVALUATION_CHUNK = 4096
@@ -107,6 +106,11 @@ class TrainingRecord:
             raise ValueError("This training had no held-out rows.")
         return np.asarray(self.heldout_loss[-1])
 
+    def of_members(self, members: slice) -> TrainingRecord:
+        """Return what happened to some of the members."""
+        heldout = None if self.heldout_loss is None else self.heldout_loss[:, members]
+        return TrainingRecord(self.train_loss[:, members], heldout)
+
 
 class Objective(Protocol):
     """What is minimised; it holds the network and the data."""
@@ -122,13 +126,14 @@ def train(
     row_sets: Sequence[IntArray],
     plan: TrainingPlan,
     *,
-    generator: np.random.Generator,
+    generator: Randomness,
     progress: ProgressReporter,
     label: str,
     weight: Tensor | None = None,
     heldout_sets: Sequence[IntArray] | None = None,
     twins: Sequence[int] | None = None,
     rate_factors: Sequence[float] | None = None,
+    epoch_rows: int | None = None,
 ) -> TrainingRecord:
     """Train every member of ``net`` on its own rows, all in one sequence of steps.
 
@@ -142,8 +147,8 @@ def train(
         The rows each member learns from. Members with fewer rows see them slightly more often.
     plan : TrainingPlan
         Budget, rates and stopping.
-    generator : numpy.random.Generator
-        Order of the rows.
+    generator : numpy.random.Generator, or a sequence of them
+        Order of the rows; several for groups of members.
     progress : ProgressReporter
         Shows epochs.
     label : str
@@ -157,6 +162,8 @@ def train(
         by their settings alone.
     rate_factors : sequence of M float, optional
         Each member's learning rate as a multiple of the plan's.
+    epoch_rows : int, optional
+        Rows of an epoch; by default those of the largest member.
 
     Returns
     -------
@@ -171,12 +178,12 @@ def train(
         raise ValueError(f"Expected {net.n_members} row sets, got {len(row_sets)}.")
     if plan.patience is not None and heldout_sets is None:
         raise ValueError("Early stopping needs held-out rows.")
-    largest = max(len(rows) for rows in row_sets)
+    largest = max(len(rows) for rows in row_sets) if epoch_rows is None else epoch_rows
     batch_size = min(plan.batch_size, largest)
     steps = math.ceil(largest / batch_size)
 
     def epoch_losses() -> Iterator[Tensor]:
-        order = _epoch_order(row_sets, steps * batch_size, generator, twins).to(net.device)
+        order = epoch_order(row_sets, steps * batch_size, generator, twins).to(net.device)
         for step in range(steps):
             rows = order[:, step * batch_size : (step + 1) * batch_size]
             loss = objective.row_loss(rows, training=True)
@@ -313,23 +320,6 @@ class _AdamW:
             eps=1e-8,
             maximize=False,
         )
-
-
-def _epoch_order(
-    row_sets: Sequence[IntArray], length: int, generator: np.random.Generator, twins: Sequence[int] | None
-) -> Tensor:
-    """Return shuffled rows per member, shape (M, length); short members start a new shuffle when used up."""
-    order = np.empty((len(row_sets), length), dtype=np.int64)
-    first_of: dict[int, int] = {}
-    for member, rows in enumerate(row_sets):
-        twin = first_of.setdefault(member if twins is None else twins[member], member)
-        if twin != member:
-            order[member] = order[twin]
-            continue
-        for start in range(0, length, len(rows)):
-            part = generator.permutation(rows)[: length - start]
-            order[member, start : start + len(part)] = part
-    return torch.from_numpy(order)
 
 
 def _check_finite(losses: npt.NDArray[np.float64], label: str, epoch: int) -> None:

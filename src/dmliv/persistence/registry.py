@@ -24,7 +24,7 @@ from dmliv.estimators.dfiv import DFIV
 from dmliv.estimators.kernel_iv import KernelIV
 from dmliv.estimators.least_squares import TwoStageLeastSquares
 from dmliv.estimators.two_stage import CEDMLIV, DMLIV, DeepIV
-from dmliv.first_stage import choice, crossfit, laws, networks, regressors
+from dmliv.first_stage import choice, crossfit, laws, networks, regressors, stacks
 from dmliv.first_stage import features as exogenous_features
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.inference import bootstrap, debiased
@@ -40,6 +40,7 @@ from dmliv.second_stage import (
     ensemble,
     feature_model,
     kernel,
+    line_model,
     linear,
     network,
     projection,
@@ -74,6 +75,7 @@ MODULES_WITH_DATA: Final = (
     laws,
     networks,
     regressors,
+    stacks,
     # Second stage.
     averaged,
     boosting,
@@ -84,6 +86,7 @@ MODULES_WITH_DATA: Final = (
     kernel,
     kernels,
     learners,
+    line_model,
     linear,
     network,
     projection,

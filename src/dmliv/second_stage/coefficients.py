@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dmliv.data import FloatArray, IntArray, Table, TrainingData
+from dmliv.data import FloatArray, IntArray, TrainingData
 from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.blocks import BlockSource
 from dmliv.first_stage.crossfit import FirstStage, JudgedSplit
+from dmliv.nets.randomness import Randomness
 from dmliv.nets.settings import LARGE_ROWS, NetworkSettings
 from dmliv.nets.stacked import StackedMLP
 from dmliv.nets.training import TrainingRecord, train
 from dmliv.second_stage.base import action_vectors
 from dmliv.second_stage.features import StructuralEncoder
 from dmliv.second_stage.judging import TrialProjections, judged_losses
+from dmliv.second_stage.line_model import CoefficientModel, rows_at_once
 from dmliv.second_stage.objective import StructuralInputs
 from dmliv.second_stage.shared import LineUnits, SharedEnsemble, on_sample
 
-# Network rows (members x rows) in one evaluation pass.
-_EVALUATION_ROWS = 1 << 14
-# Convolutions hold some hundred times more numbers per row than the perceptron behind them.
-_FRONT_FACTOR = 128
 # Penalty of the common slope, as a share of the action's variance in a context.
 _SLOPE_PENALTY = 0.03
 
@@ -175,16 +172,65 @@ class CoefficientStructural:
             return CoefficientModel(
                 net, encoder, encoding, units.action_factor, common, choice_losses, record
             )
-        rows = np.arange(len(data))
-        whole = JudgedSplit(rows, rows, first_stage.target, first_stage.law)
-        members = [_Member(encoding, whole, rows)] * self.n_members
-        members += [_Member(encoding, replace(whole, target=data.outcome), rows)] * self.n_outcome_members
+        members = self._ensemble(encoding, data, first_stage, np.arange(len(data)))
         loss, record = self._train(
             data, encoder, members, "linear effects", generator=generator, runtime=runtime
         )
         common = loss.common_slope.mean(axis=0)
         return CoefficientModel(
             loss.net, encoder, encoding, loss.action_factor, common, choice_losses, record
+        )
+
+    def train_again(
+        self,
+        data: TrainingData,
+        first_stages: Sequence[FirstStage],
+        counts: Sequence[IntArray],
+        fitted: CoefficientModel,
+        *,
+        generators: Sequence[np.random.Generator],
+        runtime: Runtime,
+    ) -> list[CoefficientModel]:
+        """Train the ensembles of many resampled data sets as one stack, with the encoding of all rows.
+
+        The arguments are those of
+        :meth:`NeuralStructural.train_again <dmliv.second_stage.network.NeuralStructural.train_again>`.
+        """
+        members = [
+            member
+            for first_stage, count in zip(first_stages, counts, strict=True)
+            for member in self._ensemble(
+                fitted.encoding, data, first_stage, np.repeat(np.arange(len(data)), count)
+            )
+        ]
+        loss, record = self._train(
+            data,
+            fitted.encoder,
+            members,
+            "linear effects: replicates",
+            generator=generators,
+            runtime=runtime,
+            n_rows=len(data),
+        )
+        size = self.n_members + self.n_outcome_members
+        groups = [slice(start, start + size) for start in range(0, len(members), size)]
+        return [
+            replace(
+                fitted,
+                net=loss.net.subset(range(group.start, group.stop)),
+                common_slope=loss.common_slope[group].mean(axis=0),
+                record=record.of_members(group),
+            )
+            for group in groups
+        ]
+
+    def _ensemble(
+        self, encoding: str, data: TrainingData, first_stage: FirstStage, rows: IntArray
+    ) -> list[_Member]:
+        whole = JudgedSplit(rows, rows, first_stage.target, first_stage.law)
+        members = [_Member(encoding, whole, rows)] * self.n_members
+        return (
+            members + [_Member(encoding, replace(whole, target=data.outcome), rows)] * self.n_outcome_members
         )
 
     def _train(
@@ -194,11 +240,12 @@ class CoefficientStructural:
         members: Sequence[_Member],
         label: str,
         *,
-        generator: np.random.Generator,
+        generator: Randomness,
         runtime: Runtime,
         twins: Sequence[int] | None = None,
+        n_rows: int | None = None,
     ) -> tuple[_CoefficientLoss, TrainingRecord]:
-        n_rows = max(len(member.fit_rows) for member in members)
+        n_rows = max(len(member.fit_rows) for member in members) if n_rows is None else n_rows
         inputs = StructuralInputs(data, encoder, [member.encoding for member in members], runtime.device)
         front = self.settings.front(n_rows)
         n_inputs = inputs.context_width + (0 if front is None else front.n_features)
@@ -226,6 +273,7 @@ class CoefficientStructural:
             label=label,
             weight=weight,
             twins=twins,
+            epoch_rows=n_rows,
         )
         return loss, record
 
@@ -285,80 +333,10 @@ class _CoefficientLoss:
         net, inputs = self.net.subset([member]), self._inputs.subset([member])
         parts = [
             _combine(net(inputs.contexts(part.unsqueeze(0)))[0], self._mean[member, part])
-            for part in torch.split(torch.from_numpy(rows).to(net.device), _chunk(net))
+            for part in torch.split(torch.from_numpy(rows).to(net.device), rows_at_once(net))
         ]
         common = self._mean[member, rows].cpu().double().numpy() @ self.common_slope[member]
         return np.asarray(torch.cat(parts).cpu().double().numpy() + common)
-
-
-@dataclass(frozen=True)
-class CoefficientModel:
-    """A fitted ensemble; its level and slopes are means over its networks.
-
-    Attributes
-    ----------
-    net : StackedMLP
-    encoder : StructuralEncoder
-    encoding : str
-    action_factor : ndarray, shape (d,)
-        What centred actions are multiplied by before the slopes see them.
-    common_slope : ndarray, shape (d,)
-        What the networks' slopes are added to.
-    choice_losses : dict
-        Held-out loss of every candidate; empty when there was nothing to choose.
-    record : TrainingRecord
-    """
-
-    net: StackedMLP
-    encoder: StructuralEncoder
-    encoding: str
-    action_factor: npt.NDArray[np.float32]
-    common_slope: FloatArray
-    choice_losses: dict[str, float] = field(repr=False)
-    record: TrainingRecord = field(repr=False)
-
-    def predict(self, context: Table, action: FloatArray) -> FloatArray:
-        """Return h row by row."""
-        level, slope = self._lines(context)
-        return np.asarray(level + (slope * action).sum(axis=1))
-
-    def predict_grid(self, context: Table, actions: FloatArray) -> FloatArray:
-        """Return h for every context with every action."""
-        level, slope = self._lines(context)
-        return np.asarray(level[:, None] + slope @ actions.T)
-
-    def gradient(self, context: Table, action: FloatArray) -> FloatArray:
-        """Return the slopes."""
-        del action
-        return self._lines(context)[1]
-
-    def describe(self) -> dict[str, object]:
-        """Return the choices made and the loss curve."""
-        return {
-            "encoding": self.encoding,
-            "choice_losses": self.choice_losses,
-            "train_loss": self.record.train_loss.mean(axis=1).tolist(),
-        }
-
-    @torch.no_grad()
-    def _lines(self, context: Table) -> tuple[FloatArray, FloatArray]:
-        """Return the line of every context: h at action 0, shape (n,), and slopes (n, d)."""
-        level, slope = np.empty(len(context)), np.empty((len(context), self.encoder.action_width))
-        step = _chunk(self.net)
-        for start in range(0, len(context), step):
-            rows = slice(start, min(start + step, len(context)))
-            part = context.take(np.arange(rows.start, rows.stop))
-            features, pixels = (
-                self.encoder.context_features(part, self.encoding),
-                self.encoder.context.pixels(part),
-            )
-            if pixels is not None:
-                features = np.hstack([features, pixels])
-            inputs = torch.as_tensor(features, dtype=torch.float32, device=self.net.device)
-            found = self.net(inputs.unsqueeze(0)).double().mean(0).cpu().numpy()
-            slope[rows] = (found[:, 1:] + self.common_slope) * self.action_factor
-            level[rows] = found[:, 0] - (slope[rows] * self.encoder.centre(part)).sum(axis=1)
-        return level, slope
 
 
 def _combine(coefficients: Tensor, actions: Tensor) -> Tensor:
@@ -392,7 +370,3 @@ def common_slope(
 
 def _with_intercept(columns: FloatArray) -> FloatArray:
     return np.hstack([np.ones((len(columns), 1)), columns])
-
-
-def _chunk(net: StackedMLP) -> int:
-    return max(1, _EVALUATION_ROWS // (net.n_members * (1 if net.front is None else _FRONT_FACTOR)))

@@ -12,7 +12,7 @@ from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage, JudgedSplit
 from dmliv.first_stage.laws import ActionLaw, evaluation_nodes
-from dmliv.kernel_tuning import SEARCH_ROWS, regression_scales
+from dmliv.kernel_tuning import PENALTIES, SEARCH_ROWS, regression_scales
 from dmliv.kernels import KernelFeatures, chunks, gaussian_kernel
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
@@ -98,12 +98,15 @@ class KernelStructural:
         *,
         seed: int,
         runtime: Runtime,
+        penalties: FloatArray = PENALTIES,
     ) -> KernelModel:
-        """Choose the penalty and solve the normal equations of all rows."""
+        """Choose one of the penalties and solve the normal equations of all rows."""
         encoder = bandwidths.encoder
         problem = self._problem(data, encoder, first_stage.law, first_stage.target, data.weight)
         generator = np.random.default_rng([seed, 1])
-        fitted = problem.fit(bandwidths.scales, self.n_landmarks, generator, progress=runtime.progress)
+        fitted = problem.fit(
+            bandwidths.scales, self.n_landmarks, generator, penalties=penalties, progress=runtime.progress
+        )
         chosen = {"penalty": fitted.penalty, "n_features": fitted.features.width}
         return KernelModel(encoder, fitted.features, fitted.weights, chosen)
 

@@ -15,6 +15,7 @@ from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.blocks import BlockSource
 from dmliv.first_stage.crossfit import FirstStage, JudgedSplit
 from dmliv.first_stage.networks import LARGE_CHOICE_ROWS
+from dmliv.nets.randomness import Randomness, torch_generators
 from dmliv.nets.settings import LARGE_ROWS, NetworkSettings
 from dmliv.nets.stacked import StackedMLP
 from dmliv.nets.training import TrainingRecord, train
@@ -152,15 +153,11 @@ class NeuralStructural:
             return NeuralStructuralModel(
                 net, encoder, choice.encoding, choice.variance_weight, trials.losses, record
             )
-        rows = np.arange(len(data))
-        fit_rows, heldout = rows, None
+        fit_rows, heldout = np.arange(len(data)), None
         if self.settings.patience is not None:
-            shuffled = generator.permutation(rows)
-            size = max(1, round(self.settings.validation_fraction * len(rows)))
-            fit_rows, heldout = shuffled[size:], [shuffled[:size]] * (self.n_members + self.n_outcome_members)
-        whole = JudgedSplit(fit_rows, rows, first_stage.target, first_stage.law)
-        members = [Member(choice, whole, fit_rows)] * self.n_members
-        members += [Member(choice, replace(whole, target=data.outcome), fit_rows)] * self.n_outcome_members
+            fit_rows, stopping = self._held_out(fit_rows, generator)
+            heldout = [stopping] * self.n_networks
+        members = self._ensemble(choice, data, first_stage, fit_rows)
         objective, record = self._train(
             data,
             encoder,
@@ -173,6 +170,82 @@ class NeuralStructural:
         return NeuralStructuralModel(
             objective.net, encoder, choice.encoding, choice.variance_weight, trials.losses, record
         )
+
+    def train_again(
+        self,
+        data: TrainingData,
+        first_stages: Sequence[FirstStage],
+        counts: Sequence[IntArray],
+        fitted: NeuralStructuralModel,
+        *,
+        generators: Sequence[np.random.Generator],
+        runtime: Runtime,
+    ) -> list[NeuralStructuralModel]:
+        """Train the ensembles of many resampled data sets as one stack; nothing is chosen again.
+
+        Parameters
+        ----------
+        data : TrainingData
+        first_stages : sequence of R FirstStage
+            What the first stage left of each.
+        counts : sequence of R ndarray of int, shape (n,)
+            How often each holds a row.
+        fitted : NeuralStructuralModel
+            Of all rows: its encoding and variance weight are used.
+        generators : sequence of R numpy.random.Generator
+        """
+        choice, n_fit = Choice(fitted.encoding, fitted.variance_weight), len(data)
+        members: list[Member] = []
+        heldout: list[IntArray] = []
+        for first_stage, count, generator in zip(first_stages, counts, generators, strict=True):
+            rows = np.flatnonzero(count)
+            if self.settings.patience is not None:
+                rows, stopping = self._held_out(rows, generator)
+                heldout += [np.repeat(stopping, count[stopping])] * self.n_networks
+            members += self._ensemble(choice, data, first_stage, np.repeat(rows, count[rows]))
+        if heldout:
+            n_fit -= self._n_held_out(n_fit)
+        objective, record = self._train(
+            data,
+            fitted.encoder,
+            members,
+            heldout or None,
+            "structural model: replicates",
+            generator=generators,
+            runtime=runtime,
+            n_rows=n_fit,
+        )
+        groups = [slice(k, k + self.n_networks) for k in range(0, len(members), self.n_networks)]
+        return [
+            replace(
+                fitted,
+                net=objective.net.subset(range(group.start, group.stop)),
+                record=record.of_members(group),
+            )
+            for group in groups
+        ]
+
+    @property
+    def n_networks(self) -> int:
+        """Networks of both kinds."""
+        return self.n_members + self.n_outcome_members
+
+    def _ensemble(
+        self, choice: Choice, data: TrainingData, first_stage: FirstStage, fit_rows: IntArray
+    ) -> list[Member]:
+        whole = JudgedSplit(fit_rows, np.arange(len(data)), first_stage.target, first_stage.law)
+        members = [Member(choice, whole, fit_rows)] * self.n_members
+        return (
+            members + [Member(choice, replace(whole, target=data.outcome), fit_rows)] * self.n_outcome_members
+        )
+
+    def _n_held_out(self, n_rows: int) -> int:
+        return max(1, round(self.settings.validation_fraction * n_rows))
+
+    def _held_out(self, rows: IntArray, generator: np.random.Generator) -> tuple[IntArray, IntArray]:
+        """Return the rows that networks learn from, and those that stop them."""
+        shuffled, size = generator.permutation(rows), self._n_held_out(len(rows))
+        return shuffled[size:], shuffled[:size]
 
     def choose(
         self,
@@ -229,11 +302,12 @@ class NeuralStructural:
         heldout_sets: Sequence[IntArray] | None,
         label: str,
         *,
-        generator: np.random.Generator,
+        generator: Randomness,
         runtime: Runtime,
         twins: Sequence[int] | None = None,
+        n_rows: int | None = None,
     ) -> tuple[ProjectedLoss, TrainingRecord]:
-        n_rows = max(len(member.fit_rows) for member in members)
+        n_rows = max(len(member.fit_rows) for member in members) if n_rows is None else n_rows
         inputs = StructuralInputs(
             data, encoder, [member.choice.encoding for member in members], runtime.device
         )
@@ -247,8 +321,7 @@ class NeuralStructural:
             device=runtime.device,
             front=front,
         )
-        draws = torch.Generator(device=runtime.device)
-        draws.manual_seed(int(generator.integers(2**31)))
+        draws = torch_generators(generator, runtime.device)
         if twins is not None:
             net.start_alike(twins)
         objective = ProjectedLoss(net, inputs, members, data, self.draw_rule, draws, twins)
@@ -267,6 +340,7 @@ class NeuralStructural:
             weight=weight,
             heldout_sets=heldout_sets,
             twins=twins,
+            epoch_rows=n_rows,
         )
         return objective, record
 

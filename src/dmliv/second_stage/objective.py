@@ -13,6 +13,7 @@ from torch import Tensor
 from dmliv.data import FloatArray, IntArray, TrainingData
 from dmliv.first_stage.crossfit import JudgedSplit
 from dmliv.first_stage.laws import ActionLaw, Nodes, assemble, evaluation_nodes
+from dmliv.nets.randomness import Draws
 from dmliv.nets.stacked import StackedMLP
 from dmliv.second_stage.features import StructuralEncoder, evaluate
 from dmliv.second_stage.projection import DrawRule
@@ -100,7 +101,7 @@ class ProjectedLoss:
         members: Sequence[Member],
         data: TrainingData,
         draw_rule: DrawRule,
-        draws: torch.Generator,
+        draws: Draws,
         twins: Sequence[int] | None,
     ) -> None:
         device = net.device

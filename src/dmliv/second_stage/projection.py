@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import torch
 from torch import Tensor
 
 from dmliv.errors import InputError
 from dmliv.first_stage.laws import ActionLaw, Nodes
+from dmliv.nets.randomness import Draws
 
 DrawRuleName = Literal["single", "mean", "unbiased", "quadrature"]
 
@@ -66,7 +66,7 @@ class DrawRule:
             return 1.0
         return 1.0 / self.n_draws if self.name == "mean" else 0.0
 
-    def draw(self, law: ActionLaw, rows: Tensor, generator: torch.Generator) -> Nodes:
+    def draw(self, law: ActionLaw, rows: Tensor, generator: Draws) -> Nodes:
         """Return training nodes for ``rows`` (any shape)."""
         if law.is_finite or self.name == "quadrature":
             return law.nodes(rows, self.n_points)

@@ -13,7 +13,8 @@ from dmliv.errors import InputError
 from dmliv.learners import Learners, neural
 from dmliv.nets.settings import ByRows, NetworkSettings
 from dmliv.problems import TicketDemand, TreatmentChoice
-from dmliv.second_stage.coefficients import CoefficientModel, CoefficientStructural
+from dmliv.second_stage.coefficients import CoefficientStructural
+from dmliv.second_stage.line_model import CoefficientModel
 
 
 def lines(**changes: Any) -> Learners:
