@@ -110,11 +110,6 @@ class Resample:
         """Return one model of each nuisance per fold."""
         return plan_members(self.fold, self.n_folds, False, self.fold)
 
-    @property
-    def rows(self) -> IntArray:
-        """All rows with their copies."""
-        return np.repeat(np.arange(len(self.counts)), self.counts)
-
 
 def can_stack(outcome: OutcomeLearner | None, action: ActionLearner) -> bool:
     """Return whether replicates of these nuisances can be trained as one stack."""

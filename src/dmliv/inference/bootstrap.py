@@ -55,8 +55,10 @@ class Bootstrap:
         seeds = [int(each) for each in np.random.SeedSequence([seed, 6]).generate_state(self.n_replicates)]
         if fitted.stacks:
             size = fitted.stack_size
+            # A stack takes long enough to be worth bars of its own, where they can be seen.
+            shown = replace(quiet, progress=runtime.progress) if jobs(runtime) == 1 else quiet
             tasks: list[Any] = [
-                delayed(_fit_stack)(fitted, seeds[start : start + size], quiet)
+                delayed(_fit_stack)(fitted, seeds[start : start + size], shown)
                 for start in range(0, len(seeds), size)
             ]
         else:

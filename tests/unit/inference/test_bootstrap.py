@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from joblib import parallel_config
 from sklearn.linear_model import LinearRegression
 from sklearn.utils import check_random_state
 
@@ -210,7 +212,6 @@ class TestResamples:
         for resample in resamples:
             assert resample.counts.sum() == 1000
             assert np.bincount(resample.fold).tolist() == [250] * 4
-            np.testing.assert_array_equal(np.bincount(resample.rows, minlength=1000), resample.counts)
         # Copies follow the Poisson law with mean one; folds differ from replicate to replicate.
         assert np.mean([each.counts.var() for each in resamples]) == pytest.approx(1.0, abs=0.05)
         assert len({each.fold.tobytes() for each in resamples}) == 20
@@ -257,6 +258,24 @@ class TestIntervals:
         assert bounds[0] == bounds[1] != bounds[2]
         est.save(tmp_path / "m.dmliv")
         assert load(tmp_path / "m.dmliv").ate_interval(data["X"]) == bounds[2]
+
+    def test_jobs_share_stacks_and_change_no_number(self) -> None:
+        data, bounds = rows(60), []
+        learners = small(CoefficientStructural(replace(STRAIGHT, epochs=1)), replace(SMALL, epochs=1))
+        for n_jobs in (1, 2):
+            est = DMLIV(learners, n_folds=20, random_state=0, n_jobs=n_jobs)
+            with parallel_config(backend="threading"):
+                est.fit(**data, inference=Bootstrap(6))
+            assert fitted_to(est).stack_size == 5
+            bounds.append(est.ate_interval(data["X"]))
+        assert bounds[0] == bounds[1]
+
+    def test_a_fit_can_be_sent_to_a_worker(self) -> None:
+        fitted = fitted_to(DMLIV(small(NETWORKS), n_folds=2, random_state=0).fit(**rows()))
+        sent = pickle.loads(pickle.dumps(fitted))
+        found = [each.fit_resamples([each.resample(0)], RUNTIME)[0] for each in (fitted, sent)]
+        both = values(found, fitted.data)
+        np.testing.assert_array_equal(both[:, 0], both[:, 1])
 
     def test_asking_leaves_the_model_as_it_is(self) -> None:
         data = rows()
