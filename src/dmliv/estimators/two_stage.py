@@ -320,8 +320,8 @@ class DMLIV(TwoStageIV):
     device : str
         ``"auto"``, ``"cpu"``, ``"cuda"`` or another torch device.
     n_jobs : int or None
-        Parallel jobs: the two nuisances, and the folds of scikit-learn learners. None takes what
-        ``joblib.parallel_config`` says, and one when it says nothing.
+        Parallel jobs: the two nuisances, the folds of scikit-learn learners, bootstrap replicates. None takes
+        what ``joblib.parallel_config`` says, and one when it says nothing.
     verbose : bool
         Show progress bars.
     """
