@@ -97,6 +97,25 @@ class KernelCorrection:
         if chosen == 0.0:
             return None
         losses = {f"{size:g}": float(each.mean()) for size, each in judged.items()}
+        told = {"size": chosen, "n_features": float(sieve.features.width)}
+        weights = self.solve(sieve, model, data, first_stage, chosen)
+        return KernelModel(sieve.encoder, sieve.features, weights, told, losses)
+
+    @staticmethod
+    def solve(
+        sieve: KernelSieve, model: StructuralModel, data: TrainingData, first_stage: FirstStage, size: float
+    ) -> FloatArray:
+        """Return the weights of the correction of one size, shape (width,), from all rows.
+
+        Parameters
+        ----------
+        sieve : KernelSieve
+        model : StructuralModel
+            What is corrected.
+        data : TrainingData
+        first_stage : FirstStage
+        size : float
+        """
         rows = np.flatnonzero(data.weight > 0.0)
         left = data.outcome - project(model, first_stage.law, Exogenous(data.context, data.instrument))
         width = sieve.features.width
@@ -107,9 +126,7 @@ class KernelCorrection:
             gram += weighted.T @ projected
             moment += weighted.T @ left[part]
             noise += float(data.weight[part] @ left[part] ** 2)
-        weights = _ridge(gram, moment, noise / float(data.weight.sum()), (chosen,))[:, 0]
-        told = {"size": chosen, "n_features": float(width)}
-        return KernelModel(sieve.encoder, sieve.features, weights, told, losses)
+        return _ridge(gram, moment, noise / float(data.weight.sum()), (size,))[:, 0]
 
     def _try_half(
         self,

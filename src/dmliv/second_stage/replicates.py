@@ -14,18 +14,20 @@ from dmliv.first_stage.replicates import Resample
 from dmliv.kernels import LandmarkFeatures
 from dmliv.second_stage.base import StructuralLearner, StructuralModel
 from dmliv.second_stage.coefficients import CoefficientStructural
+from dmliv.second_stage.correction import KernelCorrection
 from dmliv.second_stage.ensemble import NeuralStructuralModel
 from dmliv.second_stage.kernel import KernelBandwidths, KernelModel, KernelStructural
 from dmliv.second_stage.line_model import CoefficientModel
 from dmliv.second_stage.network import NeuralStructural
 from dmliv.second_stage.rivals import MeanModel, RivalStructural
+from dmliv.second_stage.sieve import KernelSieve
 
 
 def can_fit_again(learner: StructuralLearner, model: StructuralModel) -> bool:
     """Return whether the choices of a fitted model can be used again on resampled rows."""
     if isinstance(learner, RivalStructural) and isinstance(model, MeanModel):
-        rivals = _rivals(learner)
-        return all(
+        rivals, added = _rivals(learner), model.correction
+        return (added is None or isinstance(added.features, LandmarkFeatures)) and all(
             name in rivals and can_fit_again(rivals[name], part) for name, part in model.models.items()
         )
     if isinstance(learner, KernelStructural) and isinstance(model, KernelModel):
@@ -81,9 +83,13 @@ def fit_again(
             )
             for name, part in model.models.items()
         }
-        return [
-            replace(model, models={name: found[number] for name, found in parts.items()})
+        means = [
+            MeanModel({name: found[number] for name, found in parts.items()}, model.judged_losses)
             for number in range(len(resamples))
+        ]
+        return [
+            _correct_again(model.correction, mean, data, first_stage, resample)
+            for mean, first_stage, resample in zip(means, first_stages, resamples, strict=True)
         ]
     if isinstance(learner, KernelStructural) and isinstance(model, KernelModel):
         return [
@@ -120,6 +126,30 @@ def _rivals(learner: RivalStructural) -> dict[str, StructuralLearner]:
     return rivals if learner.kernel is None else rivals | {"kernel": learner.kernel}
 
 
+def _correct_again(
+    correction: KernelModel | None,
+    mean: MeanModel,
+    data: TrainingData,
+    first_stage: FirstStage,
+    resample: Resample,
+) -> MeanModel:
+    """Return a replicate with a correction of its own, in the space and of the size that were chosen."""
+    if correction is None:
+        return mean
+    if not isinstance(correction.features, LandmarkFeatures):
+        raise TypeError(f"Expected landmarks, got {type(correction.features).__name__}.")
+    sieve = KernelSieve(correction.encoder, correction.features, first_stage.law.width)
+    weights = KernelCorrection.solve(
+        sieve, mean, _copied(data, resample), first_stage, correction.chosen["size"]
+    )
+    return replace(mean, correction=replace(correction, weights=weights))
+
+
+def _copied(data: TrainingData, resample: Resample) -> TrainingData:
+    """Return the data with each row weighing as much as all its copies."""
+    return replace(data, weight=data.weight * resample.counts)
+
+
 def _solve_again(
     learner: KernelStructural,
     model: KernelModel,
@@ -131,10 +161,8 @@ def _solve_again(
 ) -> KernelModel:
     if not isinstance(model.features, LandmarkFeatures):
         raise TypeError(f"Expected landmarks, got {type(model.features).__name__}.")
-    # Copies of a row are one row that weighs as much as all of them.
-    copied = replace(data, weight=data.weight * resample.counts)
     return learner.solve(
-        copied,
+        _copied(data, resample),
         first_stage,
         KernelBandwidths(model.encoder, model.features.scales),
         seed=seed,

@@ -28,7 +28,7 @@ from dmliv.nets.settings import NetworkSettings
 from dmliv.progress import SilentProgress
 from dmliv.second_stage.base import StructuralLearner, StructuralModel
 from dmliv.second_stage.coefficients import CoefficientStructural
-from dmliv.second_stage.kernel import KernelStructural
+from dmliv.second_stage.kernel import KernelModel, KernelStructural
 from dmliv.second_stage.network import NeuralStructural
 from dmliv.second_stage.rivals import MeanModel, RivalStructural
 
@@ -151,6 +151,24 @@ class TestIdentities:
             for name, part in replicate.models.items():
                 told, expected = part.describe(), whole.models[name].describe()
                 assert [told.get(key) for key in kept] == [expected.get(key) for key in kept]
+
+    def test_a_correction_is_solved_again_in_its_own_space(self) -> None:
+        est = DMLIV(choosing(), n_folds=3, random_state=0).fit(**rows())
+        whole = est.structural_model_
+        assert isinstance(whole, MeanModel)
+        assert isinstance(whole.models["kernel"], KernelModel)
+        # Whether one is chosen is not the question here.
+        part = whole.models["kernel"]
+        added = replace(part, weights=0.0 * part.weights, chosen={"size": 0.4})
+        fitted = replace(fitted_to(est), model=replace(whole, correction=added))
+        assert fitted.stacks
+        resample = fitted.resample(0)
+        corrected, plain = (each.fit_resamples([resample], RUNTIME)[0] for each in (fitted, fitted_to(est)))
+        assert isinstance(corrected, MeanModel)
+        assert corrected.correction is not None
+        assert np.abs(corrected.correction.weights).max() > 0.0
+        found = values([corrected, plain, corrected.correction], fitted.data)
+        np.testing.assert_allclose(found[:, 0], found[:, 1] + found[:, 2], atol=1e-4)
 
     def test_weights_of_rows_leave_an_exact_line_as_it_is(self) -> None:
         """Replicates speak in the units of the fit, though their own mean and scale differ."""
