@@ -5,25 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
 from dmliv.data import ActionSpec, FloatArray, IntArray, Table, TableSchema, TrainingData
 from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage, JudgedSplit
-from dmliv.first_stage.laws import ActionLaw, evaluation_nodes
+from dmliv.first_stage.laws import ActionLaw
 from dmliv.kernel_tuning import PENALTIES, SEARCH_ROWS, regression_scales
-from dmliv.kernels import KernelFeatures, chunks, gaussian_kernel
+from dmliv.kernels import KernelFeatures, chunks
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
 from dmliv.progress import SilentProgress
 from dmliv.projected_kernel import ProjectedProblem
 from dmliv.second_stage.base import action_vectors
 from dmliv.second_stage.judging import TrialProjections
+from dmliv.second_stage.law_means import LawMeans
 
 _UNUSED_BINS = 2
-# Numbers in the kernel matrix of one chunk of rows with all their nodes.
-_CHUNK_SIZE = 1 << 23
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class KernelStructural:
     n_landmarks : int
         Landmarks; all rows if there are fewer.
     n_points : int
-        Quadrature points per component and action column in the mean over the action law.
+        Quadrature points per action column in the mean over an action law that has no closed form.
     n_search_rows : int
         Rows that bandwidths are searched on, at most.
     image : ImageColumns, optional
@@ -203,35 +201,6 @@ class KernelModel:
 
     def _rows(self, context: Table, action: FloatArray) -> FloatArray:
         return np.hstack([action, self.encoder.standardised(context)])
-
-
-@dataclass(frozen=True, eq=False)
-class LawMeans:
-    """Mean kernels of actions under an action law, by its quadrature nodes.
-
-    Attributes
-    ----------
-    law : ActionLaw
-    n_points : int
-    """
-
-    law: ActionLaw
-    n_points: int
-
-    def at(self, rows: IntArray, landmarks: FloatArray, scales: FloatArray) -> FloatArray:
-        """Return E[k(A, landmark)] for rows (n,) and landmark actions (m, d), shape (n, m)."""
-        device, found = self.law.mean().device, np.empty((len(rows), len(landmarks)))
-        first = torch.zeros(1, dtype=torch.long, device=device)
-        n_nodes = evaluation_nodes(self.law, first, self.n_points).weights.shape[-1]
-        step = max(1, _CHUNK_SIZE // (n_nodes * len(landmarks)))
-        for start in range(0, len(rows), step):
-            index = torch.from_numpy(rows[start : start + step]).to(device)
-            nodes = evaluation_nodes(self.law, index, self.n_points)
-            actions = nodes.actions.flatten(0, 1).cpu().double().numpy()
-            kernel = gaussian_kernel(actions, landmarks, scales).reshape(len(index), n_nodes, -1)
-            weights = nodes.weights.cpu().double().numpy()
-            found[start : start + step] = (weights[:, None, :] @ kernel)[:, 0]
-        return found
 
 
 def kernel_encoder(table: Table, schema: TableSchema, image: ImageColumns | None = None) -> TableEncoder:

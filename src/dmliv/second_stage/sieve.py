@@ -11,11 +11,12 @@ from dmliv.first_stage.laws import ActionLaw
 from dmliv.kernels import LandmarkFeatures, median_scales
 from dmliv.nets.encoding import TableEncoder
 from dmliv.second_stage.base import action_vectors
-from dmliv.second_stage.kernel import KernelBandwidths, LawMeans, action_blocks
+from dmliv.second_stage.kernel import KernelBandwidths, action_blocks
+from dmliv.second_stage.law_means import LawMeans
 
 # Bandwidth between levels of a discrete action, in distances: what h misses at one says little of another.
 _LEVEL_BANDWIDTH = 0.5
-# Quadrature points per component and action column in the mean over the action law.
+# Quadrature points per action column in the mean over an action law without a closed form.
 _POINTS = 3
 
 

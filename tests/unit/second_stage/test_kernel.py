@@ -20,7 +20,8 @@ from dmliv.kernels import gaussian_kernel
 from dmliv.learners import kernel
 from dmliv.nets.images import ImageColumns
 from dmliv.second_stage.base import action_vectors
-from dmliv.second_stage.kernel import KernelStructural, LawMeans
+from dmliv.second_stage.kernel import KernelStructural
+from dmliv.second_stage.law_means import LawMeans
 
 MakeFirstStage = Callable[[TrainingData], FirstStage]
 
