@@ -16,6 +16,7 @@ from dmliv import load
 from dmliv.errors import InputError, NotFittedError
 from dmliv.estimators.anderson_rubin import ConfidenceSet, InstrumentMoments
 from dmliv.estimators.least_squares import TwoStageLeastSquares
+from dmliv.estimators.linear_rows import InstrumentSpace, LinearRows, LinearSystem
 
 CONTROLS = ["exper", "expersq", "black", "south", "smsa", *(f"reg66{region}" for region in range(1, 9))]
 
@@ -183,7 +184,9 @@ def test_wrong_questions_are_refused() -> None:
 
 def test_instruments_that_repeat_each_other_count_once() -> None:
     Y, T, Z, X = _weak(strength=0.5, k=1)
-    moments = InstrumentMoments.learn(
-        Y, T, np.column_stack([np.ones(len(Y)), X]), np.hstack([Z, 2.0 * Z, Z + X]), np.ones(len(Y))
+    rows = LinearRows(
+        Y, np.column_stack([np.ones(len(Y)), X]), T[:, None], np.hstack([Z, 2.0 * Z, Z + X]), np.ones(len(Y))
     )
+    system = LinearSystem.learn(lambda: iter([rows]))
+    moments = InstrumentMoments.learn(system, InstrumentSpace.learn(system))
     assert moments.n_instruments == 1

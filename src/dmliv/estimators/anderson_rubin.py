@@ -14,7 +14,8 @@ from scipy.stats import chi2, f
 
 from dmliv.data import FloatArray
 from dmliv.errors import InputError, NotFittedError
-from dmliv.linear_algebra import left_over, orthonormal, standardise
+from dmliv.estimators.linear_rows import InstrumentSpace, LinearSystem
+from dmliv.linear_algebra import left_over
 
 SetKind = Literal["empty", "interval", "two rays", "whole line", "several intervals"]
 
@@ -97,30 +98,28 @@ class InstrumentMoments:
     n_included: int
 
     @classmethod
-    def learn(
-        cls,
-        outcome: FloatArray,
-        action: FloatArray,
-        exogenous: FloatArray,
-        instruments: FloatArray,
-        weight: FloatArray,
-    ) -> InstrumentMoments:
-        """Sum over rows: outcome, action, weight (n,), exogenous (n, p) with the constant first, (n, k)."""
-        root = np.sqrt(weight)[:, None]
-        columns = standardise(np.hstack([exogenous, instruments]), weight)[1] * root
-        included = orthonormal(columns[:, : exogenous.shape[1]])
-        everything = orthonormal(columns)
-        basis = orthonormal(left_over(everything, included), everything.shape[1] - included.shape[1])
-        centred = np.column_stack([outcome, action])
-        centred = left_over((centred - np.average(centred, axis=0, weights=weight)) * root, included)
-        rest = left_over(centred, basis)
-        products = np.einsum("ni,nj->nij", rest, rest)
+    def learn(cls, system: LinearSystem, space: InstrumentSpace) -> InstrumentMoments:
+        """Sum over the rows of a system with one endogenous column."""
+        pair = system.factored[:, [-1, system.n_exogenous]]
+        rest = left_over(pair, space.everything)
+        # Standardised in the system; the user's units come back here.
+        units = np.array([1.0, 1.0 / system.factor[system.n_exogenous]])
+        basis, fitted = space.inverse @ space.added, space.inverse @ pair
+        scores = np.zeros((2, 2, space.n_added, space.n_added))
+        for columns in system.blocks():
+            instruments = system.instruments(columns)
+            moved = instruments @ basis
+            unexplained = (columns[:, [-1, system.n_exogenous]] - instruments @ fitted) * units
+            for first, second in ((0, 0), (0, 1), (1, 1)):
+                weighted = moved * (unexplained[:, first] * unexplained[:, second])[:, None]
+                scores[first, second] += weighted.T @ moved
+        scores[1, 0] = scores[0, 1]
         return cls(
-            explained=basis.T @ centred,
-            unexplained=rest.T @ rest,
-            scores=np.einsum("nij,nk,nl->ijkl", products, basis, basis, optimize=True),
-            n_rows=len(outcome),
-            n_included=included.shape[1],
+            explained=(space.added.T @ pair) * units,
+            unexplained=(rest.T @ rest) * np.outer(units, units),
+            scores=scores,
+            n_rows=system.n_rows,
+            n_included=space.included.shape[1],
         )
 
     @property

@@ -10,7 +10,7 @@ from torch import nn
 from dmliv.data import FloatArray
 from dmliv.errors import InputError
 from dmliv.estimators.deep_gmm import AdversarialModel
-from dmliv.estimators.least_squares import PowerBasis, SieveModel
+from dmliv.estimators.sieve import PowerBasis, SieveModel
 from dmliv.export.encodings import (
     write_action,
     write_centre,

@@ -268,7 +268,14 @@ class StackFitter:
         n_rows: int | None = None,
     ) -> tuple[StackedMLP, TrainingRecord]:
         device = self.runtime.device
-        exogenous = Exogenous(self.data.context, self.data.instrument)
+        data, target = self.data, self.target
+        if twins is not None and heldout_sets is not None and self.encoder.context.image is None:
+            # Trials look at few rows, and encodings are wide: other rows are not encoded.
+            used = np.unique(np.concatenate([*fit_sets, *heldout_sets]))
+            data, target = data_at(data, used), target[used]
+            fit_sets = [np.searchsorted(used, rows) for rows in fit_sets]
+            heldout_sets = [np.searchsorted(used, rows) for rows in heldout_sets]
+        exogenous = Exogenous(data.context, data.instrument)
         views = EncodedViews.of(self.encoder, exogenous, [member.encoding for member in inputs], device)
         n_rows = max(len(rows) for rows in fit_sets) if n_rows is None else n_rows
         front = self.settings.front(n_rows)
@@ -285,13 +292,13 @@ class StackFitter:
             net.start_alike(twins)
         record = train(
             net,
-            Supervised(net, self.head, views, torch.from_numpy(self.target).to(device)),
+            Supervised(net, self.head, views, torch.from_numpy(target).to(device)),
             views.shift(fit_sets),
             self.settings.plan(n_rows, trial=twins is not None),
             generator=generator,
             progress=self.runtime.progress,
             label=label,
-            weight=row_weights(self.data.weight, len(views.inputs) // views.n_rows, device),
+            weight=row_weights(data.weight, len(views.inputs) // views.n_rows, device),
             heldout_sets=None if heldout_sets is None else views.shift(heldout_sets),
             rate_factors=[member.rate_factor for member in inputs],
             epoch_rows=n_rows,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from dmliv import controls, counterfactual, kernels, learners, schema, specs
 from dmliv.diagnostics import contexts, folds, strength, summary
-from dmliv.estimators import anderson_rubin, deep_gmm, least_squares, linear_uncertainty
+from dmliv.estimators import anderson_rubin, deep_gmm, linear_uncertainty, sieve
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.estimators.deep_gmm import DeepGMM
 from dmliv.estimators.dfiv import DFIV
@@ -104,8 +104,8 @@ MODULES_WITH_DATA: Final = (
     # Estimators with models of their own.
     anderson_rubin,
     deep_gmm,
-    least_squares,
     linear_uncertainty,
+    sieve,
 )
 
 
