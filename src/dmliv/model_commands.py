@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -27,11 +27,6 @@ from dmliv.model_options import (
     read_actions,
     read_config,
 )
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from dmliv.data import TrainingData
 
 ConfigOption = Annotated[
     Path | None,
@@ -80,18 +75,21 @@ def fit(
         bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")
     ] = False,
     delimiter: DelimiterOption = None,
+    stream_above: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            help="Megabytes beyond which a CSV file is read in parts if the method can: with little memory, "
+            "but without intervals unless it is 2sls.",
+        ),
+    ] = 100.0,
     config: ConfigOption = None,
 ) -> None:
     """Learn what the action does to the outcome, and save the model."""
     del config  # its callback has done the work
-    import numpy as np
     from rich.console import Console
 
-    from dmliv import tables
-    from dmliv.data import IVData, prepare
-    from dmliv.diagnostics.strength import instrument_strength
-    from dmliv.model_reports import fit_warnings, show_columns, show_fit
-    from dmliv.progress import BarProgress
+    from dmliv.model_fits import FitRequest, fit_and_show
 
     require_choice("--method", method, METHODS)
     if learners is not None:
@@ -100,95 +98,29 @@ def fit(
     estimator = make_estimator(method, learners, folds, seed, action_kind)
     options = fit_options(estimator, method, folds, intervals, cluster)
     require_place(output)
-    roles = {
-        "outcome": [outcome],
-        "action": action,
-        "instrument": instrument,
-        "context": list(context or ()),
-        "control": list(control or ()),
-        "weight": [weight] if weight else [],
-        "cluster": [cluster] if cluster else [],
-    }
-    console = Console(highlight=False)
-    if data.is_dir():
-        for name, given in (
-            ("--drop-missing", drop_missing),
-            ("--control", control),
-            ("--intervals", intervals),
-            ("--cluster", cluster),
-        ):
-            if given:
-                raise InputError(f"Expected one file with {name}, got a folder; leave the option out.")
-        sample = _fit_folder(console, estimator, data, roles, seed)
-        strength = instrument_strength(sample, seed=seed, progress=BarProgress())
-        show_fit(console, estimator, strength)
-        warn(fit_warnings(sample, estimator, strength))
-        estimator.save(output)
-        console.print(f"Model: {output}", soft_wrap=True, markup=False)
-        return
-    table = tables.read_columns(data, roles, delimiter=delimiter)
-    if drop_missing:
-        table, dropped = tables.drop_missing(table)
-        console.print(f"{dropped:,} rows with missing values left out.")
-    if cluster:
-        options["cluster"] = table.column(cluster).to_numpy()
-    rows = IVData.from_frame(
-        table,
-        outcome=outcome,
-        action=action,
-        instrument=instrument,
-        context=context,
-        weight=weight,
-        control=control,
+    request = FitRequest(
+        data=data,
+        roles={
+            "outcome": [outcome],
+            "action": action,
+            "instrument": instrument,
+            "context": list(context or ()),
+            "control": list(control or ()),
+            "weight": [weight] if weight else [],
+            "cluster": [cluster] if cluster else [],
+        },
+        output=output,
+        options=options,
+        intervals=intervals,
+        seed=seed,
+        drop_missing=drop_missing,
+        delimiter=delimiter,
+        stream_above=stream_above,
     )
-    # A frame keeps the name of its column, which a single Arrow column has not.
-    taken = table.select(action)
-
-    def prepared() -> TrainingData:
-        # Made when it is needed: held beside the rows of a fit it would be one copy of many rows too many.
-        return prepare(
-            rows.Y,
-            taken,
-            Z=rows.Z,
-            X=rows.X,
-            W=rows.W,
-            sample_weight=rows.sample_weight,
-            action_kind=action_kind,  # type: ignore[arg-type]
-        )
-
-    show_columns(console, prepared(), outcome)
-    fitted: Any = estimator
-    try:
-        fitted.fit(rows.Y, taken, Z=rows.Z, X=rows.X, W=rows.W, sample_weight=rows.sample_weight, **options)
-    except np.linalg.LinAlgError as error:
-        raise InputError(
-            f"Expected columns that a regression can be solved with, got {str(error).lower()}; look for "
-            "columns that hold almost one value, or extremely large or small ones."
-        ) from error
-    again = prepared()
-    strength = instrument_strength(again, seed=seed, progress=BarProgress())
-    show_fit(console, estimator, strength)
-    warn(fit_warnings(again, estimator, strength))
+    console = Console(highlight=False)
+    fit_and_show(console, estimator, request)
     estimator.save(output)
     console.print(f"Model: {output}", soft_wrap=True, markup=False)
-
-
-def _fit_folder(
-    console: Console, estimator: Any, folder: Path, roles: dict[str, list[str]], seed: int
-) -> TrainingData:
-    """Fit to rows that stream from a folder of Parquet files; return a sample of them."""
-    from dmliv.model_reports import show_columns
-    from dmliv.streaming import ParquetRows, fit_parquet
-    from dmliv.streaming.scan import sample_of
-
-    columns: dict[str, Any] = {name: roles[name] for name in ("action", "instrument", "context")}
-    columns |= {"outcome": roles["outcome"][0], "weight": (*roles["weight"], None)[0]}
-    rows = ParquetRows(folder, **columns)
-    sample = sample_of(rows, getattr(estimator, "action_kind", "auto"), seed)
-    console.print(f"{rows.n_rows:,} rows in {len(rows.files):,} files. In a sample of them:")
-    show_columns(console, sample, rows.outcome)
-    fit_parquet(estimator, rows)
-    return sample
 
 
 def effect(

@@ -35,7 +35,8 @@ _PARQUET_MARK = b"PAR1"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _DELIMITERS = (";", "\t", "|", ",")
 _LONGEST_QUOTE = 200
-_CHUNK_BYTES = 1 << 20
+#: What is read of a CSV file at a time.
+CHUNK_BYTES = 1 << 20
 # A column of text with more different numbers than this is a column of numbers that went wrong.
 _MOST_NUMERIC_LEVELS = 20
 
@@ -67,7 +68,7 @@ def column_names(path: Path, delimiter: str | None = None) -> list[str]:
             with pa.csv.open_csv(path, reading, _parsing(path, delimiter)) as reader:
                 names = list(reader.schema.names)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _unreadable(path, kind, error) from error
+        raise unreadable(path, kind, error) from error
     repeated = (
         sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     )
@@ -101,14 +102,7 @@ def read_columns(path: Path, roles: Mapping[str, Sequence[str]], *, delimiter: s
     InputError
         If the file cannot be read or lacks columns; the message offers names that are alike.
     """
-    available = column_names(path, delimiter)
-    for role, names in roles.items():
-        unknown = [name for name in names if name not in available]
-        if unknown:
-            raise _separated_otherwise(path, available, delimiter) or unknown_columns(
-                role, unknown, available
-            )
-    wanted = list(dict.fromkeys(name for names in roles.values() for name in names))
+    wanted = wanted_columns(path, roles, delimiter)
     kind = file_format(path)
     try:
         if kind == "Parquet":
@@ -117,8 +111,26 @@ def read_columns(path: Path, roles: Mapping[str, Sequence[str]], *, delimiter: s
             table = _read_csv(path, wanted, delimiter)
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _unreadable(path, kind, error) from error
+        raise unreadable(path, kind, error) from error
     return pa.table({name: _as_category(name, table.column(name)) for name in wanted})
+
+
+def wanted_columns(path: Path, roles: Mapping[str, Sequence[str]], delimiter: str | None = None) -> list[str]:
+    """Return the columns of all roles, each once, after a look at the file's own.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or lacks columns; the message offers names that are alike.
+    """
+    available = column_names(path, delimiter)
+    for role, names in roles.items():
+        unknown = [name for name in names if name not in available]
+        if unknown:
+            raise _separated_otherwise(path, available, delimiter) or unknown_columns(
+                role, unknown, available
+            )
+    return list(dict.fromkeys(name for names in roles.values() for name in names))
 
 
 def drop_missing(table: pa.Table) -> tuple[pa.Table, int]:
@@ -157,9 +169,23 @@ def _parsing(path: Path, delimiter: str | None) -> pa.csv.ParseOptions:
     return pa.csv.ParseOptions(delimiter=delimiter or usual, newlines_in_values=True)
 
 
-def _read_csv(path: Path, wanted: list[str], delimiter: str | None) -> pa.Table:
-    parsing = _parsing(path, delimiter)
-    conversion = pa.csv.ConvertOptions(
+def open_csv(
+    path: Path, wanted: list[str], delimiter: str | None, types: Mapping[str, pa.DataType] | None = None
+) -> pa.csv.CSVStreamingReader:
+    """Open a CSV file to read it part by part, with given types or those of the first part."""
+    conversion = _conversion(wanted)
+    conversion.column_types = dict(types or {})
+    reading = pa.csv.ReadOptions(use_threads=False, block_size=CHUNK_BYTES)
+    return pa.csv.open_csv(path, reading, _parsing(path, delimiter), conversion)
+
+
+def whole_csv(path: Path, wanted: list[str], delimiter: str | None) -> pa.Table:
+    """Read a CSV file as a whole, with the types that suit all rows."""
+    return pa.csv.read_csv(path, parse_options=_parsing(path, delimiter), convert_options=_conversion(wanted))
+
+
+def _conversion(wanted: list[str]) -> pa.csv.ConvertOptions:
+    return pa.csv.ConvertOptions(
         include_columns=wanted,
         # Each different text is held once, however many there are.
         auto_dict_encode=True,
@@ -168,16 +194,15 @@ def _read_csv(path: Path, wanted: list[str], delimiter: str | None) -> pa.Table:
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
-    if path.stat().st_size > _CHUNK_BYTES:
+
+
+def _read_csv(path: Path, wanted: list[str], delimiter: str | None) -> pa.Table:
+    if path.stat().st_size > CHUNK_BYTES:
         # Part by part, with the types of the first part: the text of the file is never in memory as a whole.
         # If they suit all parts they are the types that the whole file has.
-        reading = pa.csv.ReadOptions(use_threads=False, block_size=_CHUNK_BYTES)
-        with (
-            suppress(pa.ArrowInvalid),
-            pa.csv.open_csv(path, reading, parsing, conversion) as reader,
-        ):
+        with suppress(pa.ArrowInvalid), open_csv(path, wanted, delimiter) as reader:
             return pa.Table.from_batches(reader, reader.schema)
-    return pa.csv.read_csv(path, parse_options=parsing, convert_options=conversion)
+    return whole_csv(path, wanted, delimiter)
 
 
 def _as_category(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -190,21 +215,29 @@ def _as_category(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     if column.num_chunks == 0:
         return column
     levels = column.chunk(0).dictionary
-    if pa.types.is_binary(levels.type) or pa.types.is_large_binary(levels.type):
-        # The reader keeps text that is no UTF-8 as bytes.
+    require_text(name, levels.type)
+    if pa.types.is_string(levels.type) or pa.types.is_large_string(levels.type):
+        require_categories(name, levels.to_pylist())
+    return column
+
+
+def require_text(name: str, kind: pa.DataType) -> None:
+    """Refuse text that is no UTF-8, which the reader keeps as bytes."""
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         raise InputError(
             f"Expected text in UTF-8 in column {name!r}, got other bytes; save the file in UTF-8."
         )
-    if not (pa.types.is_string(levels.type) or pa.types.is_large_string(levels.type)):
-        return column
-    numeric = np.array([_is_number(level) for level in levels.to_pylist()], dtype=bool)
+
+
+def require_categories(name: str, levels: Sequence[str | None]) -> None:
+    """Refuse the different texts of a column if they are numbers with something else among them."""
+    numeric = np.array([_is_number(level) for level in levels], dtype=bool)
     if int(numeric.sum()) > max(_MOST_NUMERIC_LEVELS, len(numeric) // 2) and not numeric.all():
-        first = levels[int(np.argmin(numeric))].as_py()
+        first = levels[int(np.argmin(numeric))] or ""
         raise InputError(
             f"Expected one type in column {name!r}, got {int(numeric.sum())} different numbers and also text "
             f"such as {_quoted(first)}; correct these cells, or leave them empty if they are missing."
         )
-    return column
 
 
 def _is_number(text: str | None) -> bool:
@@ -233,7 +266,7 @@ def _checked_format(path: Path) -> Format:
         with path.open("rb") as stream:
             start = stream.read(4096)
     except OSError as error:
-        raise _unreadable(path, kind, error) from error
+        raise unreadable(path, kind, error) from error
     if not start.strip():
         raise InputError(f"Expected a {kind} file with a header, got the empty file {str(path)!r}.")
     is_parquet = start[:4] == _PARQUET_MARK
@@ -255,7 +288,7 @@ def _checked_format(path: Path) -> Format:
 
 def _count_quotes(path: Path) -> int:
     with path.open("rb") as stream:
-        return sum(part.count(b'"') for part in iter(lambda: stream.read(_CHUNK_BYTES), b""))
+        return sum(part.count(b'"') for part in iter(lambda: stream.read(CHUNK_BYTES), b""))
 
 
 def _separated_otherwise(path: Path, names: Iterable[str], delimiter: str | None) -> InputError | None:
@@ -273,7 +306,8 @@ def _separated_otherwise(path: Path, names: Iterable[str], delimiter: str | None
     )
 
 
-def _unreadable(path: Path, kind: Format, error: Exception) -> InputError:
+def unreadable(path: Path, kind: Format, error: Exception) -> InputError:
+    """Return the error for a file that the reader of its format gave up."""
     if isinstance(error, FileNotFoundError):
         return InputError(f"Expected a {kind} file, got no file at {str(path)!r}; check the path.")
     reason = getattr(error, "strerror", None) or " ".join(str(error).split())

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from dmliv.errors import InputError
-from dmliv.tables import _CHUNK_BYTES, column_names, drop_missing, read_columns, write_columns
+from dmliv.tables import CHUNK_BYTES, column_names, drop_missing, read_columns, write_columns
 
 TEXT = "sales,price,kind,open,day\n1.5,2,a,true,2026-01-01\n2.5,3,b,false,2026-01-02\n3,4,a,true,2026-01-03\n"
 
@@ -159,7 +159,7 @@ def test_a_file_read_in_parts_is_read_as_a_whole(tmp_path: Path, late: str) -> N
         numbers[-2] = {"a fraction": "0.5", "a text": "many", "an empty cell": ""}[late]
     lines = (f"{number},{kind},0.25" for number, kind in zip(numbers, kinds, strict=True))
     file.write_text("number,kind,unused\n" + "\n".join(lines) + "\n")
-    assert file.stat().st_size > _CHUNK_BYTES
+    assert file.stat().st_size > CHUNK_BYTES
     if late == "a text":
         with pytest.raises(InputError, match="Expected one type in column 'number'"):
             read(file, "number")

@@ -95,7 +95,7 @@ class LinearSystem:
         factored = np.empty((0, len(mean)))
         for rows in passes():
             weighted = _standardised(rows, mean, whole, mean_weight)
-            factored = np.linalg.qr(np.vstack([factored, weighted]), mode="r")
+            factored = np.asarray(np.linalg.qr(np.vstack([factored, weighted]), mode="r"), dtype=np.float64)
         spread = np.sqrt((factored**2).sum(axis=0) / n_rows)
         varies = spread > _LEAST_SPREAD * largest
         # A column without variation carries nothing beyond the constant, only rounding errors.
@@ -171,12 +171,13 @@ class InstrumentSpace:
         included, everything = orthonormal(system.exogenous(system.factored)), orthonormal(instruments)
         offered = max(0, everything.shape[1] - included.shape[1])
         added = orthonormal(left_over(everything, included), offered)
-        return cls(included, everything, added, np.linalg.pinv(instruments, rcond=RANK_TOLERANCE))
+        inverse = np.asarray(np.linalg.pinv(instruments, rcond=RANK_TOLERANCE), dtype=np.float64)
+        return cls(included, everything, added, inverse)
 
     @property
     def n_added(self) -> int:
         """Linearly independent excluded instruments."""
-        return self.added.shape[1]
+        return int(self.added.shape[1])
 
 
 def _standardised(rows: LinearRows, mean: FloatArray, factor: FloatArray, mean_weight: float) -> FloatArray:

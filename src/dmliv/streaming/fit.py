@@ -1,4 +1,4 @@
-"""DML-IV on a folder of Parquet files: memory does not grow with the number of rows."""
+"""DML-IV and two-stage least squares on a folder of Parquet files: memory does not grow with the rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor
 from dmliv.counterfactual import Counterfactual
 from dmliv.data import TrainingData
 from dmliv.errors import InputError
+from dmliv.estimators import TwoStageLeastSquares
+from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.estimators.two_stage import TwoStageIV
 from dmliv.first_stage.base import ActionModel, Exogenous, IntArray, OutcomeModel, Runtime
 from dmliv.first_stage.crossfit import MemberPlan, fill_rows, make_folds, plan_members
@@ -25,15 +27,16 @@ from dmliv.first_stage.workers import worker_count
 from dmliv.learners import Learners, neural
 from dmliv.nets.device import resolve_device, single_thread
 from dmliv.nets.settings import LARGE_ROWS
-from dmliv.progress import progress_for
+from dmliv.progress import ProgressReporter, SilentProgress, progress_for
 from dmliv.second_stage.rivals import RivalStructural
 from dmliv.second_stage.score import nuisance_losses
+from dmliv.streaming.linear import fit_linear
 from dmliv.streaming.nuisances import NuisanceFiles, Prediction
 from dmliv.streaming.rows import ParquetRows, RowGroup, hashed_parts
 from dmliv.streaming.scan import scan
 from dmliv.streaming.source import ParquetSource
 
-Estimator = TypeVar("Estimator", bound=TwoStageIV)
+Estimator = TypeVar("Estimator", bound=CounterfactualEstimator)
 
 # Instruments that the support of an action is averaged over.
 _SUPPORT_INSTRUMENTS = 40
@@ -48,6 +51,7 @@ def fit_parquet(
     sample_rows: int = LARGE_ROWS,
     buffer_rows: int = 200_000,
     pass_rows: int | None = None,
+    progress: ProgressReporter | None = None,
 ) -> Estimator:
     """Fit an estimator to rows that need not fit in memory.
 
@@ -57,12 +61,12 @@ def fit_parquet(
     shuffled, and every network of a stack learns from the rows of its folds. The fold of a row is a hash of
     its number. Predictions of the first stage are written as Parquet files with the same names and the same
     rows, where the second stage reads them. The fitted estimator keeps the sample's predictions in
-    ``first_stage_``, not those of all rows.
+    ``first_stage_``, not those of all rows. Two-stage least squares adds row groups up, a few times over.
 
     Parameters
     ----------
-    estimator : DMLIV, CEDMLIV or DeepIV
-        With :func:`dmliv.learners.neural`. It is changed and returned.
+    estimator : DMLIV, CEDMLIV, DeepIV or TwoStageLeastSquares
+        The first three with :func:`dmliv.learners.neural`. It is changed and returned.
     rows : ParquetRows
     nuisances : str or path, optional
         Folder for the predictions of the first stage; ``_nuisances`` beside the files by default.
@@ -73,6 +77,8 @@ def fit_parquet(
         row groups to be mixed well.
     pass_rows : int, optional
         Rows of one epoch; each epoch then reads other row groups. By default all rows.
+    progress : ProgressReporter, optional
+        By default bars if the estimator is ``verbose``.
 
     Returns
     -------
@@ -83,15 +89,43 @@ def fit_parquet(
     InputError
         If rows cannot be used, or the learners cannot learn from blocks of rows.
     """
-    outcome, action, structural = _streaming_learners(estimator)
-    plug_in = estimator._target == "plug-in"
-    n_folds = int(estimator.n_folds)
     for name, value in (("sample_rows", sample_rows), ("buffer_rows", buffer_rows), ("pass_rows", pass_rows)):
         if value is not None and value < 1:
             raise InputError(f"Expected a positive {name}, got {value}; pass {LARGE_ROWS}, say.")
+    if isinstance(estimator, TwoStageLeastSquares):
+        runtime = Runtime(torch.device("cpu"), progress or SilentProgress(), 1)
+        return cast(Estimator, fit_linear(estimator, rows, sample_rows, runtime))
+    place = _place(rows, nuisances)
+    _fit_networks(estimator, rows, place, sample_rows, buffer_rows, pass_rows, progress)
+    return estimator
+
+
+def can_stream(estimator: CounterfactualEstimator) -> bool:
+    """Tell whether an estimator can learn from blocks of rows."""
+    if isinstance(estimator, TwoStageLeastSquares):
+        return True
+    try:
+        _streaming_learners(estimator)
+    except InputError:
+        return False
+    return True
+
+
+def _fit_networks(
+    given: CounterfactualEstimator,
+    rows: ParquetRows,
+    place: Path,
+    sample_rows: int,
+    buffer_rows: int,
+    pass_rows: int | None,
+    progress: ProgressReporter | None,
+) -> None:
+    estimator, outcome, action, structural = _streaming_learners(given)
+    plug_in = estimator._target == "plug-in"
+    n_folds = int(estimator.n_folds)
     runtime = Runtime(
         resolve_device(estimator.device),
-        progress_for(estimator.verbose),
+        progress or progress_for(estimator.verbose),
         worker_count(estimator.n_jobs),
     )
     seed = int(check_random_state(estimator.random_state).randint(2**31 - 1))
@@ -123,7 +157,7 @@ def fit_parquet(
                 found.sample, parts, source, uses, seed=outcome_seed, runtime=runtime
             )
         action_model = action.fit_source(found.sample, parts, source, uses, seed=action_seed, runtime=runtime)
-        files = NuisanceFiles(_place(rows, nuisances))
+        files = NuisanceFiles(place)
         files.write(_predictions(source, plan, n_folds, outcome_model, action_model, runtime))
         on_sample = [
             replace(
@@ -144,15 +178,16 @@ def fit_parquet(
     estimator.structural_model_ = model
     estimator.nuisance_losses_ = losses
     estimator.counterfactual_ = Counterfactual.learned(model, found.sample, seed=second_seed)
-    return estimator
 
 
-def _streaming_learners(estimator: TwoStageIV) -> tuple[NeuralOutcome, NeuralAction, RivalStructural]:
-    """Return the three learners, all of which can learn from blocks."""
+def _streaming_learners(
+    estimator: CounterfactualEstimator,
+) -> tuple[TwoStageIV, NeuralOutcome, NeuralAction, RivalStructural]:
+    """Return an estimator with its three learners, all of which can learn from blocks."""
     if not isinstance(estimator, TwoStageIV):
         raise InputError(
-            f"Expected DMLIV, CEDMLIV or DeepIV to fit on files, got {type(estimator).__name__}; read the "
-            "table and call fit."
+            "Expected DMLIV, CEDMLIV, DeepIV or TwoStageLeastSquares to fit on files, got "
+            f"{type(estimator).__name__}; read the table and call fit."
         )
     learners: Learners = neural() if estimator.learners is None else estimator.learners
     outcome, action, structural = learners.outcome, learners.action, learners.structural
@@ -164,7 +199,7 @@ def _streaming_learners(estimator: TwoStageIV) -> tuple[NeuralOutcome, NeuralAct
         and action.settings.adapts
         and structural.adapts
     ):
-        return outcome, action, structural
+        return estimator, outcome, action, structural
     raise InputError(
         "Expected learners that can learn from blocks of rows, which are those of neural() without images, "
         f"got {type(outcome).__name__}, {type(action).__name__} and {type(structural).__name__}; pass "

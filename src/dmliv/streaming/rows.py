@@ -61,6 +61,8 @@ class ParquetRows:
         Names of columns.
     weight : str, optional
         Column of row weights.
+    label : str, optional
+        What messages call the rows when the files are parts of something else.
     """
 
     folder: str | os.PathLike[str]
@@ -69,6 +71,7 @@ class ParquetRows:
     instrument: str | Sequence[str]
     context: str | Sequence[str] = ()
     weight: str | None = None
+    label: str | None = None
     roles: dict[str, list[str]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -138,6 +141,15 @@ class ParquetRows:
     def n_rows(self) -> int:
         """Number of all rows."""
         return sum(group.n_rows for group in self.groups)
+
+    def whereabouts(self, group: RowGroup) -> str:
+        """Return how rows of a row group are counted, for messages about one of them."""
+        if self.label is not None:
+            return f"(Rows are counted from row {group.start} of {self.label!r}.)"
+        return (
+            f"(In {group.path.name!r}, row group {group.number}: rows are counted from its first, which is "
+            f"row {group.start} of all.)"
+        )
 
     def read(self, group: RowGroup) -> pa.Table:
         """Return the columns of one row group that have a role; text as dictionaries."""

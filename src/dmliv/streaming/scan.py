@@ -92,10 +92,7 @@ def _check(rows: ParquetRows, table: pa.Table, group: RowGroup) -> None:
             if role in ("outcome", "weight"):
                 columns[0].numbers()
         except InputError as error:
-            raise InputError(
-                f"{error} (In {group.path.name!r}, row group {group.number}: rows are counted from its "
-                f"first, which is row {group.start} of all.)"
-            ) from error
+            raise InputError(f"{error} {rows.whereabouts(group)}") from error
 
 
 def _first_of_each_level(
