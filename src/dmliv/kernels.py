@@ -21,6 +21,7 @@ Bandwidth = Literal["product", "joint"]
 
 # Rows held at once when features of many rows are needed: about 100 MB for 2000 features.
 CHUNK_ROWS = 4096
+_KERNEL_ROWS = 256
 # Pairs of this many rows settle a median to about a percent; all pairs of 100,000 rows would not fit.
 _MEDIAN_ROWS = 1000
 # Eigenvalues of a kernel matrix below this part of the largest are rounding errors.
@@ -78,8 +79,18 @@ def _median_distance(rows: FloatArray) -> float:
 def gaussian_kernel(left: FloatArray, right: FloatArray, scales: FloatArray) -> FloatArray:
     """Return exp(-|(x - y) / scales|^2 / 2) for rows x of ``left`` (n, d) and y of ``right`` (m, d)."""
     left, right = left / scales, right / scales
-    squares = np.sum(left**2, axis=1)[:, None] + np.sum(right**2, axis=1) - 2.0 * (left @ right.T)
-    return np.asarray(np.exp(-0.5 * np.maximum(squares, 0.0)))
+    sizes, right_sizes = np.sum(left**2, axis=1)[:, None], np.sum(right**2, axis=1)
+    kernel = left @ right.T
+    # In place and a few rows at a time: the result can be large, and so would be every copy of it.
+    for start in range(0, len(kernel), _KERNEL_ROWS):
+        rows = slice(start, start + _KERNEL_ROWS)
+        part = kernel[rows]
+        part *= 2.0
+        np.subtract(sizes[rows] + right_sizes, part, out=part)
+        np.maximum(part, 0.0, out=part)
+        part *= -0.5
+        np.exp(part, out=part)
+    return np.asarray(kernel)
 
 
 class FeatureMap(Protocol):

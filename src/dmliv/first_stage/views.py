@@ -15,6 +15,9 @@ from dmliv.nets.device import on_device
 from dmliv.nets.heads import Head
 from dmliv.nets.stacked import StackedMLP
 
+# Rows that are encoded at a time.
+_CHUNK_ROWS = 1 << 12
+
 
 @dataclass(frozen=True)
 class EncodedViews:
@@ -41,11 +44,20 @@ class EncodedViews:
         cls, encoder: ExogenousEncoder, exogenous: Exogenous, encodings: Sequence[str], device: torch.device
     ) -> EncodedViews:
         """Encode all rows once per encoding."""
-        used = list(dict.fromkeys(encodings))
-        blocks = [encoder.encode(exogenous, name).astype(np.float32) for name in used]
-        width = max(block.shape[1] for block in blocks)
-        padded = [np.pad(block, ((0, 0), (0, width - block.shape[1]))) for block in blocks]
-        inputs = on_device(np.concatenate(padded), device)
+        used, n_rows = list(dict.fromkeys(encodings)), len(exogenous)
+        # Images are encoded as a whole; other rows a few at a time, because they are twice as large before
+        # they become single precision.
+        step = max(1, n_rows) if encoder.context.image is not None else _CHUNK_ROWS
+        starts = range(0, max(1, n_rows), step)
+        first = [encoder.encode(_rows(exogenous, 0, step), name) for name in used]
+        width = max(block.shape[1] for block in first)
+        filled = np.zeros((len(used) * n_rows, width), dtype=np.float32)
+        for view, (name, block) in enumerate(zip(used, first, strict=True)):
+            for start in starts:
+                part = encoder.encode(_rows(exogenous, start, step), name) if start else block
+                offset = view * n_rows + start
+                filled[offset : offset + len(part), : part.shape[1]] = part
+        inputs = on_device(filled, device)
         pixels = encoder.context.pixels(exogenous.context)
         return cls(
             inputs,
@@ -80,6 +92,11 @@ class Supervised:
         del training
         # Targets are the same in every block of rows.
         return self.head.row_loss(self.net(self.views.at(rows)), self.target[rows % self.views.n_rows])
+
+
+def _rows(exogenous: Exogenous, start: int, n_rows: int) -> Exogenous:
+    rows = np.arange(start, min(start + n_rows, len(exogenous)))
+    return Exogenous(exogenous.context.take(rows), exogenous.instrument.take(rows))
 
 
 def row_weights(weight: FloatArray, copies: int, device: torch.device) -> Tensor | None:

@@ -63,7 +63,7 @@ class PiecewiseLinear:
         low = np.zeros(self.width)
         high = np.ones(self.width)
         low[0], high[-1] = -np.inf, np.inf
-        return np.clip(position, low, high)
+        return np.clip(position, low, high, out=position)
 
 
 class PiecewiseLinearTensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from dmliv.errors import InputError
 from dmliv.nets.columns import ColumnEncoder, Columns
 from dmliv.nets.encoding import PiecewiseLinear, PiecewiseLinearTensor, TableEncoder
 from dmliv.nets.images import ImageColumns
+from dmliv.nets.settings import LARGE_ROWS
 from dmliv.nets.stacked import StackedMLP
 from dmliv.second_stage.base import action_vectors
 
@@ -21,6 +23,8 @@ FloatArray = npt.NDArray[np.float64]
 
 # Relative ridge of the context mean of the action: enough to keep collinear bins solvable.
 _CENTRE_RIDGE = 1e-3
+# Rows of a large table that are encoded at a time.
+_PIECE_ROWS = 1 << 12
 
 #: Encodings a structural network can choose from.
 STRUCTURAL_ENCODINGS = ("raw", "standardised", "piecewise", "piecewise_action")
@@ -66,12 +70,7 @@ class StructuralEncoder:
         actions = action_vectors(data.action_spec, data.action)
         coefficients = None
         if centred:
-            features = _with_intercept(context.piecewise_linear(data.context))
-            gram = features.T @ (features * data.weight[:, None])
-            gram += _CENTRE_RIDGE * len(data) * np.diag([0.0] + [1.0] * (len(gram) - 1))
-            moments = features.T @ (actions * data.weight[:, None])
-            coefficients = np.asarray(np.linalg.solve(gram, moments), dtype=np.float64)
-            actions = actions - features @ coefficients
+            coefficients, actions = _centred(context, data, actions)
         continuous = data.action_spec.kind == "continuous"
         knots = tuple(PiecewiseLinear.learn(column, n_bins) for column in actions.T) if continuous else ()
         return cls(context, data.action_spec.width, knots, coefficients)
@@ -80,8 +79,11 @@ class StructuralEncoder:
         """Return what is subtracted from an action in each context, shape (n, d)."""
         if self.centre_coefficients is None:
             return np.zeros((len(context), self.action_width), dtype=np.float32)
-        features = _with_intercept(self.context.piecewise_linear(context))
-        return (features @ self.centre_coefficients).astype(np.float32)
+        parts = [
+            _with_intercept(self.context.piecewise_linear(piece)) @ self.centre_coefficients
+            for _, piece in pieces_of(context)
+        ]
+        return np.concatenate(parts).astype(np.float32)
 
     def context_features(self, context: Table, encoding: str) -> npt.NDArray[np.float32]:
         """Return context inputs, shape (n, width)."""
@@ -168,6 +170,35 @@ def evaluate(net: StackedMLP, embedded: Tensor, action_features: Tensor) -> Tens
     wide = embedded.unsqueeze(2).expand(-1, -1, n_actions, -1)
     values = net.body(torch.cat([wide, action_features], dim=-1).flatten(1, 2))
     return values.view(action_features.shape[:3])
+
+
+def pieces_of(context: Table) -> list[tuple[int, Table]]:
+    """Return rows that are encoded together, each piece with the number of its first row.
+
+    An ordinary table is one piece. The features of a large one are too wide to be held in double precision.
+    """
+    if len(context) <= LARGE_ROWS:
+        return [(0, context)]
+    starts = range(0, len(context), _PIECE_ROWS)
+    return [(start, context.take(np.arange(len(context))[start : start + _PIECE_ROWS])) for start in starts]
+
+
+def _centred(context: TableEncoder, data: TrainingData, actions: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Regress actions (n, d) on piecewise-linear contexts; return coefficients and what they leave."""
+    pieces, weight = pieces_of(data.context), data.weight[:, None]
+    grams, moments, features = [], [], np.empty((0, 0))
+    for start, piece in pieces:
+        rows = slice(start, start + len(piece))
+        features = _with_intercept(context.piecewise_linear(piece))
+        grams.append(features.T @ (features * weight[rows]))
+        moments.append(features.T @ (actions[rows] * weight[rows]))
+    gram = reduce(np.add, grams)
+    gram += _CENTRE_RIDGE * len(data) * np.diag([0.0] + [1.0] * (len(gram) - 1))
+    coefficients = np.asarray(np.linalg.solve(gram, reduce(np.add, moments)), dtype=np.float64)
+    if len(pieces) == 1:
+        return coefficients, actions - features @ coefficients
+    fitted = [_with_intercept(context.piecewise_linear(piece)) @ coefficients for _, piece in pieces]
+    return coefficients, actions - np.concatenate(fitted)
 
 
 def _with_intercept(features: FloatArray) -> FloatArray:

@@ -14,12 +14,17 @@ from dmliv.data import FloatArray, IntArray, TrainingData
 from dmliv.first_stage.crossfit import JudgedSplit
 from dmliv.first_stage.laws import ActionLaw, Nodes, assemble, evaluation_nodes
 from dmliv.nets.randomness import Draws
+from dmliv.nets.settings import LARGE_ROWS
 from dmliv.nets.stacked import StackedMLP
+from dmliv.second_stage.contexts import ContextColumns, EncodedContexts
 from dmliv.second_stage.features import StructuralEncoder, evaluate
 from dmliv.second_stage.projection import DrawRule
 
 # Network rows (members x rows x nodes) in one evaluation pass; keeps memory flat.
 _EVALUATION_ROWS = 1 << 17
+# Where many rows are judged at once they are those of a large table, and memory is scarce.
+_MANY_ROWS = 10_000
+_EVALUATION_ROWS_OF_MANY = 1 << 15
 _JUDGING_POINTS = 3
 
 
@@ -50,19 +55,19 @@ class StructuralInputs:
         self, data: TrainingData, encoder: StructuralEncoder, encodings: Sequence[str], device: torch.device
     ) -> None:
         used = list(dict.fromkeys(encodings))
-        blocks = [encoder.context_features(data.context, name) for name in used]
-        context_width = max(block.shape[1] for block in blocks)
-        padded = [np.pad(block, ((0, 0), (0, context_width - block.shape[1]))) for block in blocks]
-        self._context = torch.from_numpy(np.concatenate(padded)).to(device)
+        self._context: EncodedContexts | ContextColumns
+        if len(data) > LARGE_ROWS and encoder.context.image is None:
+            self._context = ContextColumns(data.context, encoder, used, device)
+        else:
+            self._context = EncodedContexts(data.context, encoder, used, device)
+        context_width = self._context.width
         pixels = encoder.context.pixels(data.context)
         self._pixels = None if pixels is None else torch.from_numpy(pixels).to(device)
         self._centre = torch.from_numpy(encoder.centre(data.context)).to(device)
         widest = max(used, key=encoder.action_features_width)
         action_width = encoder.action_features_width(widest)
         self._encode_action = encoder.action_encoder(widest, device)
-        shape = (len(encodings), 1)
-        offsets = [used.index(name) * len(data) for name in encodings]
-        self._offset = torch.tensor(offsets, device=device).view(shape)
+        self._view = torch.tensor([used.index(name) for name in encodings], device=device).view(-1, 1)
         # Members with a narrower action encoding see zeros in the features that are not theirs.
         own = [encoder.action_features_width(name) for name in encodings]
         mask = np.arange(action_width)[None, :] < np.array(own)[:, None]
@@ -74,7 +79,7 @@ class StructuralInputs:
     def subset(self, members: list[int]) -> StructuralInputs:
         """Return the inputs of some members; the data are shared."""
         part = copy(self)
-        part._offset = self._offset[members]
+        part._view = self._view[members]
         part._mask = None if self._mask is None else self._mask[members]
         return part
 
@@ -87,7 +92,7 @@ class StructuralInputs:
 
     def contexts(self, rows: Tensor) -> Tensor:
         """Return what members see of the contexts of rows (M, B), shape (M, B, width)."""
-        context = self._context[rows + self._offset]
+        context = self._context.at(rows, self._view)
         return context if self._pixels is None else torch.cat([context, self._pixels[rows]], dim=-1)
 
 
@@ -161,7 +166,8 @@ class ProjectedLoss:
             net, inputs, offset = net.subset(members), inputs.subset(members), offset[members]
         law_rows = rows + offset
         n_nodes = evaluation_nodes(self._law, law_rows[:, :1], _JUDGING_POINTS).weights.shape[-1]
-        step = max(1, _EVALUATION_ROWS // (rows.shape[0] * n_nodes))
+        most = _EVALUATION_ROWS if rows.shape[1] <= _MANY_ROWS else _EVALUATION_ROWS_OF_MANY
+        step = max(1, most // (rows.shape[0] * n_nodes))
         parts = []
         for part, law_part in zip(
             torch.split(rows, step, dim=1), torch.split(law_rows, step, dim=1), strict=True

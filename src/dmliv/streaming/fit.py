@@ -41,6 +41,8 @@ Estimator = TypeVar("Estimator", bound=CounterfactualEstimator)
 # Instruments that the support of an action is averaged over.
 _SUPPORT_INSTRUMENTS = 40
 _FEWEST_ROWS = 10
+# A sample by hash varies in size. This one surely counts as large, so that it is encoded piece by piece.
+_SAMPLE_ROWS = LARGE_ROWS + 2_000
 
 
 def fit_parquet(
@@ -48,7 +50,7 @@ def fit_parquet(
     rows: ParquetRows,
     *,
     nuisances: str | os.PathLike[str] | None = None,
-    sample_rows: int = LARGE_ROWS,
+    sample_rows: int = _SAMPLE_ROWS,
     buffer_rows: int = 200_000,
     pass_rows: int | None = None,
     progress: ProgressReporter | None = None,
