@@ -179,9 +179,13 @@ def open_csv(
     return pa.csv.open_csv(path, reading, _parsing(path, delimiter), conversion)
 
 
-def whole_csv(path: Path, wanted: list[str], delimiter: str | None) -> pa.Table:
-    """Read a CSV file as a whole, with the types that suit all rows."""
-    return pa.csv.read_csv(path, parse_options=_parsing(path, delimiter), convert_options=_conversion(wanted))
+def inferred(table: pa.Table) -> pa.Table:
+    """Return a table of texts as if it had been read from a CSV file, each column with a type of its own."""
+    buffer = io.BytesIO()
+    pa.csv.write_csv(table, buffer)
+    buffer.seek(0)
+    parsing = pa.csv.ParseOptions(newlines_in_values=True)
+    return pa.csv.read_csv(buffer, parse_options=parsing, convert_options=_conversion(table.column_names))
 
 
 def _conversion(wanted: list[str]) -> pa.csv.ConvertOptions:
@@ -202,7 +206,7 @@ def _read_csv(path: Path, wanted: list[str], delimiter: str | None) -> pa.Table:
         # If they suit all parts they are the types that the whole file has.
         with suppress(pa.ArrowInvalid), open_csv(path, wanted, delimiter) as reader:
             return pa.Table.from_batches(reader, reader.schema)
-    return whole_csv(path, wanted, delimiter)
+    return pa.csv.read_csv(path, parse_options=_parsing(path, delimiter), convert_options=_conversion(wanted))
 
 
 def _as_category(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -19,12 +19,12 @@ from dmliv.progress import ProgressReporter
 from dmliv.tables import (
     CHUNK_BYTES,
     drop_missing,
+    inferred,
     open_csv,
     require_categories,
     require_text,
     unreadable,
     wanted_columns,
-    whole_csv,
 )
 
 # Rows of a row group: few, because what networks see of them is twenty times as wide.
@@ -89,9 +89,8 @@ def csv_as_parquet(
             try:
                 written = parts.write(None)
             except pa.ArrowInvalid:
-                # A later part does not suit the types of the first. Reading everything tells those of all
-                # rows, or what is wrong with the file.
-                written = parts.write(dict(_types(whole_csv(path, wanted, delimiter))))
+                # A later part does not suit the types of the first, or the file is damaged, which will show.
+                written = parts.write(parts.types())
         except (pa.ArrowException, OSError, ValueError) as error:
             if isinstance(error, InputError):
                 raise
@@ -142,15 +141,24 @@ class _Parts:
             raise InputError(f"Expected at least 2 rows, got {n_rows}; pass more data.")
         return WrittenRows(self.folder, n_rows, n_dropped)
 
-    def _tables(self, types: dict[str, pa.DataType] | None) -> Iterator[pa.Table]:
-        """Yield parts of the file as long as row groups."""
+    def types(self) -> dict[str, pa.DataType]:
+        """Return the types that suit all rows, found part by part."""
+        found: dict[str, pa.DataType] = dict.fromkeys(self.wanted, pa.null())
+        # As bytes, which anything is.
+        for table in self._tables(dict.fromkeys(self.wanted, pa.binary()), checked=False):
+            for name, kind in _types(inferred(table)):
+                found[name] = _wider(found[name], kind)
+        return found
+
+    def _tables(self, types: dict[str, pa.DataType] | None, *, checked: bool = True) -> Iterator[pa.Table]:
+        """Yield parts of the file as long as row groups; bytes are refused if ``checked``."""
         n_chunks = ceil(self.path.stat().st_size / CHUNK_BYTES)
         waiting: list[pa.RecordBatch] = []
         with (
             self.progress.stage("reading the file in parts", n_chunks) as advance,
             open_csv(self.path, self.wanted, self.delimiter, types) as reader,
         ):
-            for name, kind in _types(reader):
+            for name, kind in _types(reader) if checked else ():
                 require_text(name, kind)
             for batch in reader:
                 waiting.append(batch)
@@ -166,6 +174,19 @@ def _types(table: pa.Table | pa.csv.CSVStreamingReader) -> Iterator[tuple[str, p
     for field in table.schema:
         kind = field.type
         yield field.name, kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _wider(first: pa.DataType, second: pa.DataType) -> pa.DataType:
+    """Return the type that holds the cells of two parts."""
+    if first == second or pa.types.is_null(second):
+        return first
+    if pa.types.is_null(first):
+        return second
+    pair = {first, second}
+    if pair == {pa.int64(), pa.float64()}:
+        return pa.float64()
+    # Bytes that are no text stay bytes, so that they are noticed.
+    return pa.binary() if pa.binary() in pair else pa.string()
 
 
 def _plain(table: pa.Table) -> pa.Table:

@@ -50,6 +50,16 @@ def test_parts_hold_what_the_file_holds(tmp_path: Path, late: str | None) -> Non
     assert [each.name for each in tmp_path.iterdir()] == ["rows.csv"]
 
 
+def test_text_after_empty_cells_is_text(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("word,yes\n" + ",true\n" * 200_000 + '"NA",3\n')
+    with csv_as_parquet(
+        file, {"context": ["word", "yes"]}, place=tmp_path, progress=SilentProgress()
+    ) as written:
+        last = pq.read_table(sorted(written.folder.iterdir())[-1]).to_pylist()[-1]
+    assert last == {"word": "NA", "yes": "3"}
+
+
 def test_numbers_with_text_among_them_are_refused_wherever_it_stands(tmp_path: Path) -> None:
     file = numbered(tmp_path / "rows.csv", "many")
     with (
