@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from dmliv import DMLIV
+from dmliv.benchmark.environment import commit, versions
 from dmliv.learners import neural
 from dmliv.problems import TicketDemand
 from dmliv.problems.suite import SUITE
@@ -116,10 +117,11 @@ def replicate(case: Case, seed: int) -> dict[str, Any]:
 def run(name: str, seeds: range, records: Path) -> None:
     """Add the replications that have no record yet."""
     known = {(record["case"], record["seed"]) for record in read(records)}
+    made_with = {"versions": versions(), "commit": commit()}
     for seed in seeds:
         if (name, seed) in known:
             continue
-        record = {"case": name, "seed": seed, "asked": replicate(CASES[name], seed)}
+        record = {"case": name, "seed": seed, "asked": replicate(CASES[name], seed), **made_with}
         with records.open("a") as handle:
             handle.write(json.dumps(record) + "\n")
         print(f"{name}, seed {seed} of {seeds.start} to {seeds.stop - 1}", flush=True)
