@@ -35,9 +35,8 @@ from dmliv.first_stage.networks import (
     NeuralActionModel,
     NeuralOutcome,
     NeuralOutcomeModel,
-    StackFitter,
-    side_generator,
 )
+from dmliv.first_stage.stack_fitting import StackFitter, side_generator
 from dmliv.first_stage.stacks import FittedStack
 from dmliv.nets.heads import Head, MeanHead
 from dmliv.nets.settings import NetworkSettings

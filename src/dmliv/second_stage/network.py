@@ -14,7 +14,7 @@ from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.blocks import BlockSource
 from dmliv.first_stage.crossfit import FirstStage, JudgedSplit
-from dmliv.first_stage.networks import LARGE_CHOICE_ROWS
+from dmliv.first_stage.stack_fitting import LARGE_CHOICE_ROWS
 from dmliv.nets.randomness import Randomness, torch_generators
 from dmliv.nets.settings import LARGE_ROWS, NetworkSettings
 from dmliv.nets.stacked import StackedMLP

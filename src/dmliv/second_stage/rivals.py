@@ -14,7 +14,7 @@ from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.blocks import BlockSource
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.laws import ActionLaw
-from dmliv.first_stage.networks import LARGE_CHOICE_ROWS
+from dmliv.first_stage.stack_fitting import LARGE_CHOICE_ROWS
 from dmliv.first_stage.workers import spread, travelling
 from dmliv.nets.settings import LARGE_ROWS
 from dmliv.second_stage.base import StructuralModel, action_vectors

@@ -22,8 +22,9 @@ from dmliv.first_stage.blocks import (
 )
 from dmliv.first_stage.crossfit import cross_fit, first_stage_at
 from dmliv.first_stage.features import EXOGENOUS_ENCODINGS, ExogenousColumns, ExogenousEncoder
-from dmliv.first_stage.networks import NeuralAction, NeuralOutcome, fit_shared_stack
+from dmliv.first_stage.networks import NeuralAction, NeuralOutcome
 from dmliv.first_stage.shared import SharedRows
+from dmliv.first_stage.stack_fitting import fit_shared_stack
 from dmliv.first_stage.stacks import FittedStack
 from dmliv.nets.columns import Columns
 from dmliv.nets.heads import Head, MeanHead, MixtureHead
