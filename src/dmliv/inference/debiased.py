@@ -31,12 +31,17 @@ from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
 from dmliv.second_stage.base import StructuralModel, action_vectors
 from dmliv.second_stage.kernel import KernelStructural
+from dmliv.second_stage.law_means import NodeMeans
 from dmliv.second_stage.sieve import KernelSieve
 
 # Rows that the moments of a fold are taken from, at most: more would not change digits that count.
 _MOMENT_ROWS = 50_000
 # Rows whose kernel matrix stands for a mean over all rows.
 _LENGTH_ROWS = 200
+# Quadrature points per component and action column. Any function of context and instrument may weigh rows,
+# and the coarse means over few nodes hold more than the exact ones: intervals are narrower, and what q leaves
+# unbalanced is measured on actions themselves.
+_POINTS = 3
 # Keeps the normal equations of q invertible where features hardly differ.
 _JITTER = 1e-12
 
@@ -119,14 +124,14 @@ class Debiased:
         scores = _Scores.empty(width, cluster)
         with runtime.progress.stage("debiasing", n_folds) as advance:
             for fold, member in enumerate(first_stage.fold_members):
-                law = _law_of_member(first_stage, exogenous, member)
+                means = NodeMeans(_law_of_member(first_stage, exogenous, member), _POINTS)
                 outside = rows[first_stage.fold[rows] != fold]
                 if len(outside) > _MOMENT_ROWS:
                     outside = np.sort(generator.choice(outside, _MOMENT_ROWS, replace=False))
-                weigher = self._weigher(sieve, data, law, outside, noise / effective)
+                weigher = self._weigher(sieve, data, means, outside, noise / effective)
                 inside = rows[first_stage.fold[rows] == fold]
                 for part in (inside[chunk] for chunk in chunks(len(inside))):
-                    weights = sieve.project(data.context.take(part), law, part) @ weigher
+                    weights = sieve.project(data.context.take(part), means, part) @ weigher
                     score = weights * (weight[part] * residual[part])[:, None]
                     moment += score.sum(axis=0)
                     scores.add(part, score)
@@ -138,7 +143,7 @@ class Debiased:
         return SieveUncertainty(sieve.encoder, sieve.features, moment, covariance, float(self.miss_sd))
 
     def _weigher(
-        self, sieve: KernelSieve, data: TrainingData, law: ActionLaw, rows: IntArray, noise: float
+        self, sieve: KernelSieve, data: TrainingData, means: NodeMeans, rows: IntArray, noise: float
     ) -> FloatArray:
         """Return the matrix that turns projected features and a functional's features into q.
 
@@ -150,7 +155,7 @@ class Debiased:
         for chunk in chunks(len(rows)):
             part = rows[chunk]
             context = data.context.take(part)
-            projected = sieve.project(context, law, part)
+            projected = sieve.project(context, means, part)
             weighted = weight[chunk][:, None] * projected
             cross += weighted.T @ sieve.encode(context, _actions(data, part))
             square += weighted.T @ projected

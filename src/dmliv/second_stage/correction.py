@@ -16,8 +16,12 @@ from dmliv.kernels import chunks
 from dmliv.second_stage.base import StructuralModel
 from dmliv.second_stage.judging import TrialProjections, judged_losses, not_clearly_worse
 from dmliv.second_stage.kernel import KernelBandwidths, KernelModel
+from dmliv.second_stage.law_means import LawMeans
 from dmliv.second_stage.score import project
 from dmliv.second_stage.sieve import KernelSieve
+
+# Quadrature points per action column in the mean over an action law without a closed form.
+_POINTS = 3
 
 
 @dataclass(frozen=True)
@@ -118,10 +122,10 @@ class KernelCorrection:
         """
         rows = np.flatnonzero(data.weight > 0.0)
         left = data.outcome - project(model, first_stage.law, Exogenous(data.context, data.instrument))
-        width = sieve.features.width
+        width, means = sieve.features.width, LawMeans(first_stage.law, _POINTS)
         gram, moment, noise = np.zeros((width, width)), np.zeros(width), 0.0
         for part in (rows[chunk] for chunk in chunks(len(rows))):
-            projected = sieve.project(data.context.take(part), first_stage.law, part)
+            projected = sieve.project(data.context.take(part), means, part)
             weighted = projected * data.weight[part][:, None]
             gram += weighted.T @ projected
             moment += weighted.T @ left[part]
@@ -138,8 +142,9 @@ class KernelCorrection:
         judging_rows: IntArray,
     ) -> list[TrialProjections]:
         """Return the corrected projections of one half, by size."""
-        at_fit = sieve.project(data.context.take(fit_rows), split.law, fit_rows)
-        at_judging = sieve.project(data.context.take(judging_rows), split.law, judging_rows)
+        means = LawMeans(split.law, _POINTS)
+        at_fit = sieve.project(data.context.take(fit_rows), means, fit_rows)
+        at_judging = sieve.project(data.context.take(judging_rows), means, judging_rows)
         weight, left = data.weight[fit_rows], data.outcome[fit_rows] - trial.fit
         weighted = at_fit * weight[:, None]
         noise = float(weight @ left**2) / float(weight.sum())

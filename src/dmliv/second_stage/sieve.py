@@ -7,17 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from dmliv.data import FloatArray, IntArray, Table, TrainingData
-from dmliv.first_stage.laws import ActionLaw
 from dmliv.kernels import LandmarkFeatures, median_scales
 from dmliv.nets.encoding import TableEncoder
+from dmliv.projected_kernel import ActionMeans
 from dmliv.second_stage.base import action_vectors
 from dmliv.second_stage.kernel import KernelBandwidths, action_blocks
-from dmliv.second_stage.law_means import LawMeans
 
 # Bandwidth between levels of a discrete action, in distances: what h misses at one says little of another.
 _LEVEL_BANDWIDTH = 0.5
-# Quadrature points per action column in the mean over an action law without a closed form.
-_POINTS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +74,16 @@ class KernelSieve:
         """Return phi of contexts and actions (n, d), shape (n, width)."""
         return self.features.encode(np.hstack([action, self.encoder.standardised(context)]))
 
-    def project(self, context: Table, law: ActionLaw, rows: IntArray) -> FloatArray:
-        """Return E[phi | C, Z] of some rows of a law, whose contexts are given, shape (n, width)."""
+    def project(self, context: Table, means: ActionMeans, rows: IntArray) -> FloatArray:
+        """Return E[phi | C, Z] of some rows, whose contexts are given, shape (n, width).
+
+        Parameters
+        ----------
+        context : Table
+        means : ActionMeans
+            Of the action's kernel over its law.
+        rows : ndarray of int, shape (n,)
+        """
         landmarks = self.features.landmarks[:, : self.action_width]
-        means = LawMeans(law, _POINTS).at(rows, landmarks, self.features.scales[: self.action_width])
-        return self.features.project(means, self.encoder.standardised(context))
+        by_action = means.at(rows, landmarks, self.features.scales[: self.action_width])
+        return self.features.project(by_action, self.encoder.standardised(context))

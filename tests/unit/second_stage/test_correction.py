@@ -16,6 +16,7 @@ from dmliv.first_stage.crossfit import FirstStage
 from dmliv.second_stage.correction import KernelCorrection
 from dmliv.second_stage.judging import TrialProjections
 from dmliv.second_stage.kernel import KernelModel, KernelStructural
+from dmliv.second_stage.law_means import LawMeans
 from dmliv.second_stage.score import project
 from dmliv.second_stage.sieve import KernelSieve
 
@@ -88,7 +89,7 @@ def test_it_is_the_explicit_ridge_regression(
     found = corrected(KernelCorrection((size,), n_landmarks=40), none, data, stage, runtime)
     assert found is not None
     sieve = KernelSieve(found.encoder, found.features, data.action_spec.width)
-    projected = sieve.project(data.context, stage.law, np.arange(len(data)))
+    projected = sieve.project(data.context, LawMeans(stage.law, 3), np.arange(len(data)))
     left = data.outcome - at_rows(data, stage, none)
     noise = np.average(left**2, weights=data.weight)
     gram = projected.T @ (data.weight[:, None] * projected) + noise / size**2 * np.eye(projected.shape[1])
