@@ -13,8 +13,10 @@ def render(known: dict[str, Any]) -> str:
         "# Scale",
         "",
         "Default DML-IV (`DMLIV()`, ten folds, one thread) on the suite's `twenty-columns`: 20 contexts, 5",
-        "instruments. Written by `benchmarks/scale.py`. The machine had other work, so processor seconds are",
-        "the fair measure.",
+        "instruments. Written by `benchmarks/scale.py`. Fits in memory, training steps and trials ran with",
+        "nothing else running; fits from Parquet ran beside other work, so that processor seconds are their",
+        "fair measure.",
+        "",
     ]
     for part, write in SECTIONS.items():
         if part in known:
