@@ -14,6 +14,7 @@ from dmliv import DeepIV, IVData
 from dmliv.first_stage.base import FloatArray, IntArray
 from dmliv.first_stage.networks import NeuralAction, NeuralOutcome
 from dmliv.first_stage.workers import on_cluster, spread, together, worker_count
+from dmliv.inference import Bootstrap
 from dmliv.learners import Learners
 from dmliv.nets.settings import NetworkSettings
 from dmliv.problems.suite import SaturatingDose
@@ -78,6 +79,18 @@ def test_fits_on_two_workers_have_the_same_bits_and_survive_a_death(cluster: Clu
     assert marker.exists()
     for name, expected in local.items():
         np.testing.assert_array_equal(spread_out[name], expected, err_msg=name)
+
+
+def test_bootstrap_replicates_on_two_workers_have_the_same_bits(cluster: Cluster) -> None:
+    def bounds() -> FloatArray:
+        estimator = DeepIV(small_networks(), n_folds=2, random_state=0)
+        estimator.fit(DATA.Y, DATA.T, Z=DATA.Z, X=DATA.X, inference=Bootstrap(n_replicates=2))
+        return np.asarray(estimator.effect_interval(DATA.X[:5], T0=0.0, T1=1.0))
+
+    expected = bounds()
+    assert np.all(expected[0] <= expected[1])
+    with cluster():
+        np.testing.assert_array_equal(bounds(), expected)
 
 
 @pytest.mark.parametrize("cluster", ["ray"], indirect=True)
