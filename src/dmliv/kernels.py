@@ -68,8 +68,15 @@ def median_scales(
 def _median_distance(rows: FloatArray) -> float:
     """Return the median distance over all ordered pairs, or over differing ones if most pairs are equal."""
     distances = pdist(rows)
-    # Every ordered pair is every unordered one twice and each row with itself.
-    median = float(np.median(np.concatenate([distances, distances, np.zeros(len(rows))])))
+    # Every ordered pair is every unordered one twice and each row with itself, at distance zero. Sorted, the
+    # zeros come first, and each distance has two places.
+    middle = np.array([len(rows) ** 2 - 1, len(rows) ** 2]) // 2
+    places = np.maximum(middle - len(rows), -1) // 2
+    median = 0.0
+    if distances.size and places[1] >= 0:
+        used = np.unique(places[places >= 0])
+        ordered = np.partition(distances, used)
+        median = float(np.mean([ordered[place] if place >= 0 else 0.0 for place in places]))
     if median > 0.0:
         return median
     differing = distances[distances > 0.0]

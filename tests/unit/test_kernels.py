@@ -132,6 +132,17 @@ class TestBandwidths:
         np.testing.assert_allclose(median_scales(rows, [1] * 7, np.ones(7), "product", rng), 1.0)
         np.testing.assert_allclose(median_scales(rows, [7], np.ones(7), "product", rng), np.sqrt(2.0))
 
+    @pytest.mark.parametrize("n_rows", [1, 2, 3, 4, 7, 50])
+    @pytest.mark.parametrize("levels", [2, 3, 1000])
+    def test_the_median_is_that_of_all_ordered_pairs(self, n_rows: int, levels: int) -> None:
+        rng = np.random.default_rng(n_rows)
+        rows = rng.integers(0, levels, size=(n_rows, 2)).astype(float)
+        apart = np.sqrt(((rows[:, None] - rows) ** 2).sum(-1))
+        expected = float(np.median(apart))
+        if expected == 0.0:
+            expected = float(np.median(apart[apart > 0.0])) if np.any(apart > 0.0) else 1.0
+        np.testing.assert_allclose(median_scales(rows, [2], np.ones(2), "product", rng), expected)
+
     def test_search_finds_the_lowest_point_of_a_bowl(self) -> None:
         best = np.array([0.2, 7.0])
         groups = [np.array([0]), np.array([1])]

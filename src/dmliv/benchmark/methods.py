@@ -130,9 +130,13 @@ def references() -> tuple[Method, Method]:
 
 
 def suite_methods() -> tuple[Method, ...]:
-    """Return the methods for the suite of synthetic problems: our defaults and the references."""
+    """Return the methods for the suite of synthetic problems: our defaults and the references.
+
+    The correction only acts where effects bend, so that what it is worth shows here.
+    """
     return (
         *two_stage(neural),
+        *two_stage(_uncorrected, "uncorrected", names=("dml-iv",), note="no correction"),
         *two_stage(kernel, "kernel", names=("dml-iv",), note="kernel"),
         *two_stage(boosting, "boosting", names=("dml-iv",), note="boosting"),
         *others(),
@@ -234,6 +238,7 @@ def part_methods() -> tuple[Method, ...]:
     labels = {
         "default": "default",
         "no-kernel": "no kernel to compete",
+        "no-correction": "no kernel correction",
         "one-winner": "the best rival alone",
         "lines": "lines alone",
         "networks": "free networks alone",
@@ -274,6 +279,12 @@ def networks_of(preset: Learners) -> Any:
     """Return the networks for h of the default preset, without the kernel that competes with them."""
     structural: Any = preset.structural
     return structural.networks
+
+
+def _uncorrected() -> Learners:
+    preset = neural()
+    rivals: Any = preset.structural
+    return replace(preset, structural=replace(rivals, correction=None))
 
 
 def _image_neural() -> Learners:
@@ -331,6 +342,7 @@ def _build_part(name: str) -> Any:
     networks = rivals.networks
     changed: dict[str, Any] = {
         "no-kernel": replace(rivals, kernel=None),
+        "no-correction": replace(rivals, correction=None),
         "one-winner": replace(rivals, margin=0.0),
         "lines": rivals.lines,
         "networks": networks,
