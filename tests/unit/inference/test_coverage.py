@@ -1,4 +1,4 @@
-"""Intervals hold the truth about as often as they say; the long version is benchmarks/coverage.py."""
+"""Intervals hold the truth about as often as they say; the long version is benchmarks/interval_coverage.py."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_line_through_a_curve_is_corrected() -> None:
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    return runpy.run_path(str(ROOT / "benchmarks" / "coverage.py"))
+    return runpy.run_path(str(ROOT / "benchmarks" / "interval_coverage.py"))
 
 
 def test_the_page_is_that_of_its_records(script: Any) -> None:
