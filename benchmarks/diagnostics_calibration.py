@@ -13,7 +13,7 @@ import argparse
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ RECORDS = Path("docs/results/simulations/diagnostics.jsonl")
 PAGE = Path("docs/results/diagnostics.md")
 FIRST_SEED = 1000
 _FOLDS = 4
+_CLUSTERS = 20
 _COLUMNS = ("projected_f", "effective_f", "partial_r2", "moment_test", "weak_contexts", "unsupported")
 _COLUMNS += ("balance", "fold_spread")
 
@@ -60,6 +61,34 @@ def two_instruments(n: int, seed: int, *, direct: float, curved: bool, balanced:
     return IVData(h + noise * np.sqrt((1.0 + 0.5 * Z[:, 0] ** 2) / 1.5) + direct * Z[:, 0], T, Z, X)
 
 
+def partly_moved(n: int, seed: int, *, weak_share: float) -> IVData:
+    """Draw a problem whose instruments do nothing in so many contexts, those with a low first column."""
+    rng = np.random.default_rng([seed, 78])
+    X, Z, hidden = rng.uniform(-1.0, 1.0, (n, 2)), rng.standard_normal((n, 2)), rng.standard_normal(n)
+    moves = X[:, 0] > 2.0 * weak_share - 1.0
+    T = 0.5 * X[:, 0] + moves * (0.8 * Z[:, 0] + 0.6 * Z[:, 1]) + 0.8 * hidden
+    return IVData(T + X[:, 0] + 0.9 * (0.8 * hidden + 0.6 * rng.standard_normal(n)), T, Z, X)
+
+
+def inner_optimum(n: int, seed: int) -> IVData:
+    """Draw a problem whose best action in a context is the usual one there."""
+    rng = np.random.default_rng([seed, 79])
+    X, Z, hidden = rng.uniform(-1.0, 1.0, (n, 2)), rng.standard_normal((n, 2)), rng.standard_normal(n)
+    T = 0.5 * X[:, 0] + 0.8 * Z[:, 0] + 0.6 * Z[:, 1] + 0.8 * hidden
+    noise = 0.9 * (0.8 * hidden + 0.6 * rng.standard_normal(n))
+    return IVData(-((T - 0.5 * X[:, 0]) ** 2) + noise, T, Z, X)
+
+
+def strange_cluster(n: int, seed: int, *, times: float) -> IVData:
+    """Draw a problem with clusters of rows in a row; the noise of the first is so many times the usual."""
+    rng = np.random.default_rng([seed, 80])
+    X, Z, hidden = rng.uniform(-1.0, 1.0, (n, 2)), rng.standard_normal((n, 2)), rng.standard_normal(n)
+    T = 0.5 * X[:, 0] + 0.8 * Z[:, 0] + 0.6 * Z[:, 1] + 0.8 * hidden
+    noise = 0.9 * (0.8 * hidden + 0.6 * rng.standard_normal(n))
+    noise[: n // _CLUSTERS] *= times
+    return IVData(T + X[:, 0] + noise, T, Z, X)
+
+
 def ticket(n: int, seed: int, strength: float) -> IVData:
     """Draw ticket demand."""
     return TicketDemand(instrument_strength=strength).sample(n, seed=seed)
@@ -68,6 +97,11 @@ def ticket(n: int, seed: int, strength: float) -> IVData:
 def lines() -> Learners:
     """Return linear learners: two-stage least squares, cross-fitted."""
     return Learners(RegressorOutcome(RidgeCV()), RegressorAction(RidgeCV()), LinearStructural())
+
+
+def trees_lines_and_kernel() -> Learners:
+    """Return small boosted trees for the outcome, lines for the action and a small kernel for h."""
+    return replace(trees_and_kernel(), action=RegressorAction(RidgeCV()))
 
 
 def trees_and_kernel() -> Learners:
@@ -84,13 +118,14 @@ def trees_and_kernel() -> Learners:
 
 @dataclass(frozen=True)
 class Design:
-    """One row of a table: how to draw data, what to fit, how often."""
+    """One row of a table: how to draw data, what to fit, how often; folds may be made of whole clusters."""
 
     name: str
     n_rows: int
     repetitions: int
     draw: Callable[[int, int], IVData]
     learners: Callable[[], Learners] | None
+    clustered: bool = False
 
 
 def _two(direct: float, *, curved: bool, balanced: bool = True) -> Callable[[int, int], IVData]:
@@ -99,6 +134,14 @@ def _two(direct: float, *, curved: bool, balanced: bool = True) -> Callable[[int
 
 def _ticket(strength: float) -> Callable[[int, int], IVData]:
     return lambda n, seed: ticket(n, seed, strength)
+
+
+def _part(weak_share: float) -> Callable[[int, int], IVData]:
+    return lambda n, seed: partly_moved(n, seed, weak_share=weak_share)
+
+
+def _strange(times: float) -> Callable[[int, int], IVData]:
+    return lambda n, seed: strange_cluster(n, seed, times=times)
 
 
 def _fast() -> Learners:
@@ -114,6 +157,10 @@ DESIGNS = (
     Design("two instruments, curve, direct effect 0.3", 1000, 50, _two(0.3, curved=True), trees_and_kernel),
     Design("instruments from the context, line", 1000, 20, _two(0.0, curved=False, balanced=False), lines),
     Design("ticket demand, networks", 1000, 20, _ticket(1.0), _fast),
+    *(Design(f"weak in {s:.0%} of the contexts, line", 1000, 50, _part(s), lines) for s in (0.1, 0.4, 0.6)),
+    Design("best action is the usual one, curve", 1000, 50, inner_optimum, trees_lines_and_kernel),
+    Design("20 clusters, line", 1000, 50, _strange(1.0), lines, clustered=True),
+    Design("20 clusters, one with 4 times the noise, line", 1000, 50, _strange(4.0), lines, clustered=True),
 )
 
 
@@ -129,7 +176,8 @@ def measure(design: Design, seed: int) -> dict[str, float]:
             "partial_r2": strength.partial_r2,
         }
     estimator = DMLIV(design.learners(), n_folds=_FOLDS, random_state=seed)
-    estimator.fit(drawn.Y, drawn.T, Z=drawn.Z, X=drawn.X)
+    cluster = np.arange(design.n_rows) * _CLUSTERS // design.n_rows if design.clustered else None
+    estimator.fit(drawn.Y, drawn.T, Z=drawn.Z, X=drawn.X, cluster=cluster)
     runtime = Runtime(torch.device("cpu"), SilentProgress(), 1)
     found = diagnose(data, estimator.first_stage_, estimator.structural_model_, seed=seed, runtime=runtime)
     return {key: found[key].value for key in _COLUMNS}

@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dmliv import DMLIV
+from dmliv.learners import neural
 from dmliv.nets.heads import MeanHead, MixtureHead
 from dmliv.nets.settings import NetworkSettings
 from dmliv.nets.stacked import StackedMLP
@@ -37,6 +39,7 @@ COMPONENTS = 10
 MEMBERS = 10
 PAPER_EPOCHS = {1000: 900, 5000: 500, 10_000: 450}
 FOLDS = 10
+EFFORTS: Final = ("balanced", "fast")
 
 
 def plain_network(n_inputs: int, n_outputs: int) -> nn.Sequential:
@@ -164,30 +167,33 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     step_ratios: dict[str, list[float]] = {"outcome": [], "action": []}
-    fit_ratios: dict[int, list[float]] = {1000: [], 10_000: []}
+    fit_ratios = {effort: {1000: list[float](), 10_000: list[float]()} for effort in EFFORTS}
     for repeat in track(range(arguments.repeats), description="Plain loop and stacked engine in turn"):
-        for n_rows, ratios in fit_ratios.items():
+        for n_rows in fit_ratios["balanced"]:
             plain = plain_step_times(n_rows)
             if n_rows == 1000:
                 step_ratios["outcome"].append(plain["outcome"] / stacked_step_time(MeanHead()))
                 step_ratios["action"].append(plain["action"] / stacked_step_time(MixtureHead(COMPONENTS, 1)))
             data = TicketDemand().sample(n_rows, seed=repeat)
-            start = time.perf_counter()
-            DMLIV(random_state=repeat).fit(data.Y, data.T, Z=data.Z, X=data.X)
-            ratios.append(plain_budget(n_rows, plain) / (time.perf_counter() - start))
+            for effort in EFFORTS:
+                start = time.perf_counter()
+                DMLIV(neural(effort=effort), random_state=repeat).fit(data.Y, data.T, Z=data.Z, X=data.X)
+                spent = time.perf_counter() - start
+                fit_ratios[effort][n_rows].append(plain_budget(n_rows, plain) / spent)
     result = {
         "repeats": arguments.repeats,
         "threads": 1,
         "torch": torch.__version__.split("+")[0],
         "step_ratio": step_ratios,
-        "fit_ratio": {str(rows): ratios for rows, ratios in fit_ratios.items()},
+        "fit_ratio": fit_ratios,
     }
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(result, indent=2) + "\n")
     for name, ratios in step_ratios.items():
         print(f"per network and step, {name} model: {statistics.median(ratios):.1f} times faster {ratios}")
-    for rows, ratios in fit_ratios.items():
-        print(f"whole fit, {rows} rows: {statistics.median(ratios):.0f} times faster {ratios}")
+    for effort, by_rows in fit_ratios.items():
+        for rows, ratios in by_rows.items():
+            print(f"{effort} fit, {rows} rows: {statistics.median(ratios):.0f} times faster {ratios}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """How often 95 % intervals hold the truth: many small data sets with known truth, one fit each.
 
-``python benchmarks/interval_coverage.py run --problem demand-1000 --seeds 2000-2199`` goes on from the records it
-finds; ``python benchmarks/interval_coverage.py render`` writes the table of docs/results/coverage.md.
+``python benchmarks/interval_coverage.py run --problem demand-1000 --seeds 2000-2199`` goes on from the
+records it finds; ``python benchmarks/interval_coverage.py render`` writes the table of
+docs/results/coverage.md.
 """
 
 from __future__ import annotations

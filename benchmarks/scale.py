@@ -65,6 +65,8 @@ DEFAULT_ROWS = {
     "batches": [100_000],
 }
 BATCH_SIZES = (250, 1024)
+# The default learns in batches of 250 up to 50,000 rows, of 354 from 100,000 and of 1024 from a million.
+STEP_BATCHES = (250, 354, 1024)
 PROBLEM = TwentyColumns()
 CHUNK = 500_000
 GROUP = 100_000
@@ -202,7 +204,7 @@ def engine() -> dict[str, Any]:
     runtime = Runtime(torch.device("cpu"), SilentProgress(), 1)
     source, found = resident(prepared, runtime.device), []
     for role, head, settings, encoding in shapes:
-        for batch_size in (250, 1024):
+        for batch_size in STEP_BATCHES:
             fixed = NetworkSettings(
                 hidden=settings.hidden, dropout=0.0, epochs=1, batch_size=batch_size, learning_rate=2e-3
             )

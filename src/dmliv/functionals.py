@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+from scipy.stats import norm
 
 from dmliv.data import FloatArray, Table
 from dmliv.errors import InputError
@@ -73,6 +74,13 @@ class Band:
     lower: FloatArray
     upper: FloatArray
     standard_error: FloatArray
+
+    @classmethod
+    def normal(cls, estimate: FloatArray, variance: FloatArray, alpha: float) -> Band:
+        """Return the band of normal estimates with these variances, both of shape (n,)."""
+        error = np.sqrt(np.maximum(variance, 0.0))
+        half = float(norm.ppf(1.0 - alpha / 2.0)) * error
+        return cls(estimate, estimate - half, estimate + half, error)
 
     def in_units(self, scale: float, shift: float) -> Band:
         """Return the band of ``scale * value + shift``, for a positive scale."""

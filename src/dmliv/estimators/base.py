@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
 from dmliv.counterfactual import Counterfactual
 from dmliv.data import FloatArray
-from dmliv.errors import NotFittedError
 from dmliv.estimators.interval_verbs import IntervalVerbs
 from dmliv.policy.greedy import GreedyPolicy
 from dmliv.policy.support import ActionSupport
@@ -118,12 +117,3 @@ class CounterfactualEstimator(IntervalVerbs, BaseEstimator):  # type: ignore[mis
     def _action_support(self) -> ActionSupport | None:
         """Return what knows how likely actions are, or None for estimators without an action law."""
         return None
-
-    def _fitted(self) -> Counterfactual:
-        fitted: Any = getattr(self, "counterfactual_", None)
-        if fitted is None:
-            raise NotFittedError(
-                f"Expected a fitted {type(self).__name__}, got one that was never fitted; call fit first."
-            )
-        counterfactual: Counterfactual = fitted
-        return counterfactual

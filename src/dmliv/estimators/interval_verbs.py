@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from dmliv.counterfactual import Counterfactual
 from dmliv.data import FloatArray
+from dmliv.errors import NotFittedError
 from dmliv.functionals import Functional
 
 
@@ -18,7 +21,13 @@ class IntervalVerbs:
     """
 
     def _fitted(self) -> Counterfactual:
-        raise NotImplementedError
+        fitted: Any = getattr(self, "counterfactual_", None)
+        if fitted is None:
+            raise NotFittedError(
+                f"Expected a fitted {type(self).__name__}, got one that was never fitted; call fit first."
+            )
+        counterfactual: Counterfactual = fitted
+        return counterfactual
 
     def predict_interval(
         self, T: object, X: object = None, *, alpha: float = 0.05

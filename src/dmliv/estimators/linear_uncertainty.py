@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy.stats import norm
 
 from dmliv.data import FloatArray, Table
 from dmliv.functionals import Band, Functional
@@ -51,7 +50,4 @@ class LinearUncertainty:
     def band(self, plug_in: FloatArray, applied: FloatArray, unseen: FloatArray, alpha: float) -> Band:
         """Return normal intervals around the estimates."""
         del unseen
-        variance = np.einsum("np,pq,nq->n", applied, self.covariance, applied)
-        error = np.sqrt(np.maximum(variance, 0.0))
-        half = float(norm.ppf(1.0 - alpha / 2.0)) * error
-        return Band(plug_in, plug_in - half, plug_in + half, error)
+        return Band.normal(plug_in, np.einsum("np,pq,nq->n", applied, self.covariance, applied), alpha)

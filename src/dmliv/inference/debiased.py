@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
-from scipy.stats import norm
 
 from dmliv.data import FloatArray, IntArray, Table, TrainingData
 from dmliv.errors import InputError
@@ -242,9 +241,7 @@ class SieveUncertainty:
         """Return corrected estimates with normal intervals."""
         estimate = plug_in + applied @ self.correction
         variance = np.einsum("nd,de,ne->n", applied, self.covariance, applied) + unseen
-        error = np.sqrt(np.maximum(variance, 0.0))
-        half = float(norm.ppf(1.0 - alpha / 2.0)) * error
-        return Band(estimate, estimate - half, estimate + half, error)
+        return Band.normal(estimate, variance, alpha)
 
 
 @dataclass(eq=False)

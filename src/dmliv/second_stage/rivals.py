@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from dmliv.data import FloatArray, Table, TrainingData
 from dmliv.errors import InputError
-from dmliv.first_stage.base import Runtime
+from dmliv.first_stage.base import Exogenous, Runtime
 from dmliv.first_stage.blocks import BlockSource
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.laws import ActionLaw
@@ -24,6 +24,7 @@ from dmliv.second_stage.features import StructuralEncoder
 from dmliv.second_stage.judging import TrialProjections, judged_losses, mean_of_trials, not_clearly_worse
 from dmliv.second_stage.kernel import KernelBandwidths, KernelModel, KernelStructural
 from dmliv.second_stage.network import MOST_CHOICE_ROWS, NeuralStructural, Trials
+from dmliv.second_stage.score import project
 from dmliv.second_stage.shared import on_sample
 
 
@@ -39,6 +40,9 @@ class RivalStructural:
     and mostly better than each of its parts. With a weak instrument they can tell nothing: wild and flat
     functions project to the same. Then lines and networks both stay, whatever their losses, and the kernel,
     which has nothing that prefers the flat ones, does not compete.
+
+    Of a large table the halves hold a part only. There the rivals that stay are judged once more after they
+    have learned from all rows.
 
     Parameters
     ----------
@@ -187,6 +191,10 @@ class RivalStructural:
                 self.kernel.solve, data, plug_in, bandwidths, seed=kernel_seed, runtime=moving
             )
         models = dict(zip(fits, spread(list(fits.values())), strict=True))
+        if source is not None and strong:
+            final = _final_losses(models, data, first_stage)
+            models = {name: models[name] for name in not_clearly_worse(final, self.margin)}
+            judged.update(final)
         mean = MeanModel(models, {name: float(losses.mean()) for name, losses in judged.items()})
         if self.correction is None or bandwidths is None or "lines" in staying:
             return mean
@@ -228,6 +236,22 @@ class RivalStructural:
         )
 
 
+def _final_losses(
+    models: Mapping[str, StructuralModel], data: TrainingData, first_stage: FirstStage
+) -> dict[str, FloatArray]:
+    """Return the losses (n,) of models that learned from many rows, at some of these.
+
+    Trials on a small part of the rows keep rivals that all the rows speak against: lines are soon as good as
+    they get, while networks go on learning. That a model has seen the rows it is judged on is no advantage
+    when it has seen so many more.
+    """
+    exogenous = Exogenous(data.context, data.instrument)
+    return {
+        name: data.weight * (data.outcome - project(model, first_stage.law, exogenous)) ** 2
+        for name, model in models.items()
+    }
+
+
 @dataclass(frozen=True)
 class MeanModel:
     """The mean of fitted models.
@@ -237,7 +261,7 @@ class MeanModel:
     models : dict of str to StructuralModel
         Those that stayed.
     judged_losses : dict of str to float
-        Held-out loss of every rival.
+        Held-out loss of every rival; of those that learned from a large table, their final one.
     correction : KernelModel or None
         What is added to the mean.
     """
