@@ -1,4 +1,4 @@
-"""Intervals hold the truth about as often as they say; the long version is benchmarks/interval_coverage.py."""
+"""Intervals hold the truth about as often as they say; long version: benchmarks/interval_coverage.py."""
 
 from __future__ import annotations
 
