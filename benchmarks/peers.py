@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=names, default=names, metavar="METHOD")
     parser.add_argument("--problems", nargs="+", choices=[t.name for t in TASKS], metavar="PROBLEM")
     parser.add_argument(
-        "--output", type=Path, default=Path("docs/results"), help="peers.md, records/peers.jsonl"
+        "--output", type=Path, default=Path("docs/results"), help="peers.md, simulations/peers.jsonl"
     )
     arguments = parser.parse_args()
     grid = peer_grid()
@@ -195,7 +195,7 @@ def main() -> None:
         sizes=read_numbers(arguments.sizes, "sizes"),
         seeds=read_numbers(arguments.seeds, "seeds"),
     )
-    store = RecordStore(arguments.output / "records" / "peers.jsonl")
+    store = RecordStore(arguments.output / "simulations" / "peers.jsonl")
     done = {record.digest for record in store.read()}
     warm_up([trial for trial in trials if trial.digest not in done])
     with LiveTable(Console(stderr=True), jobs=1) as live:
