@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dmliv.data import TrainingData, prepare
-from dmliv.first_stage.base import Runtime
+from dmliv.first_stage.base import Exogenous, Runtime
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.laws import MixtureLaw
 from dmliv.nets.columns import Columns
@@ -22,6 +22,7 @@ from dmliv.second_stage.kernel import KernelStructural
 from dmliv.second_stage.network import NeuralStructural, Trials
 from dmliv.second_stage.objective import Choice
 from dmliv.second_stage.rivals import MeanModel, RivalStructural
+from dmliv.second_stage.score import project
 from dmliv.second_stage.shared import on_sample
 
 CPU = torch.device("cpu")
@@ -65,6 +66,25 @@ def test_all_rivals_can_be_fitted_to_a_source(
     assert not np.array_equal(values[0], values[2])
     assert isinstance(fits[0], MeanModel)
     assert {"networks", "lines"} <= set(fits[0].models)
+
+
+def test_rivals_are_judged_again_after_they_learned_from_the_source(
+    data: TrainingData,
+    make_first_stage: Callable[[TrainingData], FirstStage],
+    tiny: NetworkSettings,
+    runtime: Runtime,
+) -> None:
+    sample, left, source = on_sample(data, make_first_stage(data), CPU)
+    learner = replace(rivals(tiny), least_strength=0.0)
+    everyone = learner.fit_source(sample, left, source, seed=3, runtime=runtime)
+    assert isinstance(everyone, MeanModel)
+    exogenous = Exogenous(sample.context, sample.instrument)
+    final = {
+        name: float(np.mean(sample.weight * (sample.outcome - project(model, left.law, exogenous)) ** 2))
+        for name, model in everyone.models.items()
+    }
+    assert len(final) == 3
+    assert everyone.judged_losses == pytest.approx(final)
 
 
 class TestTruth:
