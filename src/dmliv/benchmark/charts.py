@@ -49,7 +49,7 @@ def draw(contents: Contents, metric: Metric) -> Figure:
 
 
 def draw_boxes(contents: Contents, metric: Metric) -> Figure:
-    """Draw one box per method (median, quartiles, whiskers, no outliers), one panel per cell.
+    """Draw one box per method (median, quartiles, whiskers, single seeds beyond them), one panel per cell.
 
     Diamonds are published numbers, the grey line is the metric's reference. Errors have a log scale.
     """
@@ -138,7 +138,10 @@ def _draw_panel(axis: Axes, rows: Sequence[Statistics], metric: Metric, places: 
 def _draw_box(axis: Axes, values: FloatArray, position: int) -> None:
     low, median, high = np.quantile(values, (0.25, 0.5, 0.75))
     reach = 1.5 * (high - low)
-    ends = values[(values >= low - reach) & (values <= high + reach)]
+    near = (values >= low - reach) & (values <= high + reach)
+    ends, far = values[near], values[~near]
+    # The paper's figures leave such seeds out; a user may draw one.
+    axis.plot(far, [position] * len(far), "o", mfc="none", color=DMLIV_COLOUR, markersize=3.5, zorder=2)
     axis.hlines(position, ends.min(), ends.max(), color=DMLIV_COLOUR, lw=1.0, zorder=2)
     axis.barh(
         position,
