@@ -163,6 +163,8 @@ def _title(contents: Contents, metric: Metric) -> str:
 
 def _legend(rows: Sequence[Statistics], metric: Metric) -> str:
     words = ["diamond: published"] if any(row.published is not None for row in rows) else []
+    if any(len(row.group.values(metric.name)) >= _FEWEST_FOR_BOX for row in rows):
+        words.append("circle: a seed far from the others")
     if metric.reference is not None:
         random = metric.reference.startswith("random")
         words.append(f"line: {'random actions' if random else 'the best there is'}")

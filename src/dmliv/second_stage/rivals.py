@@ -191,7 +191,7 @@ class RivalStructural:
                 self.kernel.solve, data, plug_in, bandwidths, seed=kernel_seed, runtime=moving
             )
         models = dict(zip(fits, spread(list(fits.values())), strict=True))
-        if source is not None and strong:
+        if source is not None and strong and len(models) > 1:
             final = _final_losses(models, data, first_stage)
             models = {name: models[name] for name in not_clearly_worse(final, self.margin)}
             judged.update(final)
@@ -200,7 +200,7 @@ class RivalStructural:
             return mean
         correction = self.correction.learn(
             mean,
-            mean_of_trials([tried[name] for name in staying]),
+            mean_of_trials([tried[name] for name in models]),
             data,
             first_stage,
             bandwidths,
@@ -261,7 +261,7 @@ class MeanModel:
     models : dict of str to StructuralModel
         Those that stayed.
     judged_losses : dict of str to float
-        Held-out loss of every rival; of those that learned from a large table, their final one.
+        Held-out loss of every rival; where several learned from a large table, their final ones.
     correction : KernelModel or None
         What is added to the mean.
     """

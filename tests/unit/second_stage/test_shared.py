@@ -11,6 +11,7 @@ import torch
 
 from dmliv.data import TrainingData, prepare
 from dmliv.first_stage.base import Exogenous, Runtime
+from dmliv.first_stage.blocks import BlockSource
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.laws import MixtureLaw
 from dmliv.nets.columns import Columns
@@ -51,13 +52,18 @@ def rivals(settings: NetworkSettings) -> RivalStructural:
     )
 
 
+Sampled = tuple[TrainingData, FirstStage, BlockSource]
+
+
+@pytest.fixture
+def sampled(data: TrainingData, make_first_stage: Callable[[TrainingData], FirstStage]) -> Sampled:
+    return on_sample(data, make_first_stage(data), CPU)
+
+
 def test_all_rivals_can_be_fitted_to_a_source(
-    data: TrainingData,
-    make_first_stage: Callable[[TrainingData], FirstStage],
-    tiny: NetworkSettings,
-    runtime: Runtime,
+    data: TrainingData, sampled: Sampled, tiny: NetworkSettings, runtime: Runtime
 ) -> None:
-    sample, left, source = on_sample(data, make_first_stage(data), CPU)
+    sample, left, source = sampled
     fits = [rivals(tiny).fit_source(sample, left, source, seed=seed, runtime=runtime) for seed in (3, 3, 4)]
     actions = action_vectors(data.action_spec, data.action)
     values = [fit.predict(data.context, actions) for fit in fits]
@@ -69,12 +75,9 @@ def test_all_rivals_can_be_fitted_to_a_source(
 
 
 def test_rivals_are_judged_again_after_they_learned_from_the_source(
-    data: TrainingData,
-    make_first_stage: Callable[[TrainingData], FirstStage],
-    tiny: NetworkSettings,
-    runtime: Runtime,
+    sampled: Sampled, tiny: NetworkSettings, runtime: Runtime
 ) -> None:
-    sample, left, source = on_sample(data, make_first_stage(data), CPU)
+    sample, left, source = sampled
     learner = replace(rivals(tiny), least_strength=0.0)
     everyone = learner.fit_source(sample, left, source, seed=3, runtime=runtime)
     assert isinstance(everyone, MeanModel)
