@@ -14,6 +14,7 @@ from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.blocks import BlockSource
 from dmliv.first_stage.crossfit import FirstStage, JudgedSplit
+from dmliv.first_stage.laws import ActionLaw
 from dmliv.nets.randomness import Randomness
 from dmliv.nets.settings import LARGE_ROWS, NetworkSettings
 from dmliv.nets.stacked import StackedMLP
@@ -86,7 +87,7 @@ class CoefficientStructural:
         source = None
         if len(data) > LARGE_ROWS and self.settings.adapts:
             data, first_stage, source = on_sample(data, first_stage, runtime.device)
-        encoder = self.learn_encoder(data)
+        encoder = self.learn_encoder(data, first_stage.law)
         encoding, losses = self.settings.encodings[0], dict[str, float]()
         if self.needs_judging:
             judging_rows = [split.judging_rows for split in first_stage.splits]
@@ -108,9 +109,15 @@ class CoefficientStructural:
             data, first_stage, encoder, encoding, losses, generator=generator, runtime=runtime, source=source
         )
 
-    def learn_encoder(self, data: TrainingData) -> StructuralEncoder:
-        """Learn how columns become inputs."""
-        return StructuralEncoder.learn(data, self.settings.n_bins, centred=True, image=self.settings.image)
+    def learn_encoder(self, data: TrainingData, law: ActionLaw) -> StructuralEncoder:
+        """Learn how columns become inputs, and the mean action in a context from those the law predicts."""
+        return StructuralEncoder.learn(
+            data,
+            self.settings.n_bins,
+            centred=True,
+            predicted=law.mean().cpu().double().numpy(),
+            image=self.settings.image,
+        )
 
     def judge(
         self,

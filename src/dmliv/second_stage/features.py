@@ -44,6 +44,10 @@ class StructuralEncoder:
     to match projections uses it as one: with a weak instrument that costs nothing in the loss and everything
     in h. Of the two parts the mean may stand in for the context, harmlessly, and the rest cannot.
 
+    The estimate should not have seen the row's own action. With many context features a regression of actions
+    follows each of them a little, hidden confounder included, and what is left of a predicted action then
+    moves with the confounder. Predictions of models that never saw the row carry nothing of it.
+
     Attributes
     ----------
     context : TableEncoder
@@ -62,15 +66,34 @@ class StructuralEncoder:
 
     @classmethod
     def learn(
-        cls, data: TrainingData, n_bins: int, *, centred: bool, image: ImageColumns | None = None
+        cls,
+        data: TrainingData,
+        n_bins: int,
+        *,
+        centred: bool,
+        predicted: FloatArray | None = None,
+        image: ImageColumns | None = None,
     ) -> StructuralEncoder:
-        """Learn all encodings from training rows."""
+        """Learn all encodings from training rows.
+
+        Parameters
+        ----------
+        data : TrainingData
+        n_bins : int
+            Bins of a numeric column.
+        centred : bool
+        predicted : ndarray, shape (n, d), optional
+            Mean action of each row given its context and instrument; the mean in a context is learned from
+            these, or from the actions themselves where there are none.
+        image : ImageColumns, optional
+        """
         schema = data.context_schema
         context = TableEncoder.learn(data.context, schema.n_levels, n_bins, image, schema)
         actions = action_vectors(data.action_spec, data.action)
         coefficients = None
         if centred:
-            coefficients, actions = _centred(context, data, actions)
+            coefficients, centre = _context_mean(context, data, actions if predicted is None else predicted)
+            actions = actions - centre
         continuous = data.action_spec.kind == "continuous"
         knots = tuple(PiecewiseLinear.learn(column, n_bins) for column in actions.T) if continuous else ()
         return cls(context, data.action_spec.width, knots, coefficients)
@@ -183,8 +206,10 @@ def pieces_of(context: Table) -> list[tuple[int, Table]]:
     return [(start, context.take(np.arange(len(context))[start : start + _PIECE_ROWS])) for start in starts]
 
 
-def _centred(context: TableEncoder, data: TrainingData, actions: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Regress actions (n, d) on piecewise-linear contexts; return coefficients and what they leave."""
+def _context_mean(
+    context: TableEncoder, data: TrainingData, actions: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Regress actions (n, d) on piecewise-linear contexts; return coefficients and fitted values (n, d)."""
     pieces, weight = pieces_of(data.context), data.weight[:, None]
     grams, moments, features = [], [], np.empty((0, 0))
     for start, piece in pieces:
@@ -196,9 +221,9 @@ def _centred(context: TableEncoder, data: TrainingData, actions: FloatArray) -> 
     gram += _CENTRE_RIDGE * len(data) * np.diag([0.0] + [1.0] * (len(gram) - 1))
     coefficients = np.asarray(np.linalg.solve(gram, reduce(np.add, moments)), dtype=np.float64)
     if len(pieces) == 1:
-        return coefficients, actions - features @ coefficients
+        return coefficients, features @ coefficients
     fitted = [_with_intercept(context.piecewise_linear(piece)) @ coefficients for _, piece in pieces]
-    return coefficients, actions - np.concatenate(fitted)
+    return coefficients, np.concatenate(fitted)
 
 
 def _with_intercept(features: FloatArray) -> FloatArray:

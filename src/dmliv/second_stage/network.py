@@ -14,6 +14,7 @@ from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.blocks import BlockSource
 from dmliv.first_stage.crossfit import FirstStage, JudgedSplit
+from dmliv.first_stage.laws import ActionLaw
 from dmliv.first_stage.stack_fitting import LARGE_CHOICE_ROWS
 from dmliv.nets.randomness import Randomness, torch_generators
 from dmliv.nets.settings import LARGE_ROWS, NetworkSettings
@@ -116,7 +117,7 @@ class NeuralStructural:
         if len(data) > LARGE_ROWS and self.settings.adapts:
             data, first_stage, source = on_sample(data, first_stage, runtime.device)
             most_rows = LARGE_CHOICE_ROWS
-        encoder = self.learn_encoder(data)
+        encoder = self.learn_encoder(data, first_stage.law)
         trials = Trials(Choice(self.settings.encodings[0], self._variance_weights[0]))
         if self.needs_judging:
             trials = self.choose(
@@ -126,10 +127,14 @@ class NeuralStructural:
             data, first_stage, encoder, trials, generator=generator, runtime=runtime, source=source
         )
 
-    def learn_encoder(self, data: TrainingData) -> StructuralEncoder:
-        """Learn how columns become inputs."""
+    def learn_encoder(self, data: TrainingData, law: ActionLaw) -> StructuralEncoder:
+        """Learn how columns become inputs, and the mean action in a context from those the law predicts."""
         return StructuralEncoder.learn(
-            data, self.settings.n_bins, centred=self.centre_action, image=self.settings.image
+            data,
+            self.settings.n_bins,
+            centred=self.centre_action,
+            predicted=law.mean().cpu().double().numpy(),
+            image=self.settings.image,
         )
 
     def train_ensemble(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dmliv.data import Table, TrainingData
+from dmliv.data import Table, TrainingData, prepare
 from dmliv.errors import InputError, TrainingDivergedError
 from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage
@@ -266,6 +266,20 @@ class TestStructuralEncoder:
         # The centre has an intercept: it is right on average.
         np.testing.assert_allclose(centre.mean(axis=0), vectors.mean(axis=0), atol=1e-5)
         assert (np.var(vectors - centre, axis=0) <= np.var(vectors, axis=0) + 1e-9).all()
+
+    def test_a_centre_of_predictions_carries_nothing_of_the_confounder(self) -> None:
+        rng = np.random.default_rng(0)
+        n = 400
+        X, hidden, moved = rng.standard_normal((n, 8)), rng.standard_normal(n), rng.standard_normal(n)
+        data = prepare(hidden, moved + hidden, Z=moved, X=X)
+        predicted = (moved[:, None] - data.action_spec.mean) / data.action_spec.scale
+        left = []
+        for known in (None, predicted):
+            encoder = StructuralEncoder.learn(data, 24, centred=True, predicted=known)
+            left.append(np.corrcoef((predicted - encoder.centre(data.context))[:, 0], hidden)[0, 1])
+        # A regression of actions on 193 features follows each row's own action, and so its confounder.
+        assert left[0] < -0.2
+        assert abs(left[1] - np.corrcoef(moved, hidden)[0, 1]) < 0.05
 
     def test_without_centring_nothing_is_subtracted(self, data: TrainingData) -> None:
         encoder = StructuralEncoder.learn(data, 6, centred=False)

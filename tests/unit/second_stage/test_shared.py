@@ -120,7 +120,7 @@ class TestTruth:
         learner = rivals(able)
         generator = np.random.Generator(np.random.SFC64(0))
         if kind == "lines":
-            encoder = learner.lines.learn_encoder(sample)
+            encoder = learner.lines.learn_encoder(sample, left.law)
             model = learner.lines.train_ensemble(
                 sample, left, encoder, "standardised", {}, generator=generator, runtime=runtime, source=source
             )
@@ -130,7 +130,7 @@ class TestTruth:
             network = plain.train_ensemble(
                 sample,
                 left,
-                plain.learn_encoder(sample),
+                plain.learn_encoder(sample, left.law),
                 Trials(Choice("standardised", 0.0)),
                 generator=generator,
                 runtime=runtime,
