@@ -164,7 +164,7 @@ class _Effort:
 
 _EFFORTS: Final = {
     "fast": _Effort(2, 0.5, None),
-    "balanced": _Effort(4, 1.0, KernelStructural(n_search_rows=1000)),
+    "balanced": _Effort(4, 0.6, KernelStructural(n_search_rows=1000)),
     "best": _Effort(12, 1.0, KernelStructural(n_landmarks=500, n_search_rows=2500)),
 }
 
