@@ -1,6 +1,6 @@
 """How often 95 % intervals hold the truth: many small data sets with known truth, one fit each.
 
-``python benchmarks/interval_coverage.py run --problem demand-1000 --seeds 2000-2199`` goes on from the
+``python benchmarks/interval_coverage.py run --problem demand-1000 --seeds 3000-3199`` goes on from the
 records it finds; ``python benchmarks/interval_coverage.py render`` writes the table of
 docs/results/coverage.md.
 """
@@ -19,6 +19,7 @@ import numpy as np
 
 from dmliv import DMLIV
 from dmliv.benchmark.environment import commit, versions
+from dmliv.functionals import around
 from dmliv.learners import neural
 from dmliv.problems import TicketDemand
 from dmliv.problems.suite import SUITE
@@ -34,7 +35,11 @@ WORDS = {
     "shift": "every action shifted by half a standard deviation",
     "derivative": "average derivative",
     "policy": "value of the learned policy minus today's",
+    "smoothed_effect": "the average effect, both actions smoothed",
+    "smoothed_policy": "the policy's value, its actions smoothed, minus today's",
 }
+# Standard deviations of the action that smoothed questions average over.
+SMOOTHING = 0.5
 
 
 @dataclass(frozen=True)
@@ -64,11 +69,31 @@ def replicate(case: Case, seed: int) -> dict[str, Any]:
     truth, X = case.problem.counterfactual, data.X
     n_rows = case.n_rows
 
-    def asked(first: Any, second: Any, interval: tuple[float, float], unit: float = 1.0) -> dict[str, float]:
-        """Compare the mean of h(X, first) - h(X, second), per unit, with the truth."""
-        first, second = (np.broadcast_to(actions, n_rows) for actions in (first, second))
-        effects = (est.predict(first, X) - est.predict(second, X)) / unit
-        true = float(np.mean(truth(X, first) - truth(X, second)) / unit)
+    def asked(
+        first: Any,
+        second: Any,
+        interval: tuple[float, float],
+        unit: float = 1.0,
+        smoothing: tuple[float, float] = (0.0, 0.0),
+    ) -> dict[str, float]:
+        """Compare the mean of h(X, first) - h(X, second), per unit, with the truth.
+
+        Each of both may be smoothed, with a standard deviation in units of the action.
+        """
+
+        def mean_over(evaluate: Callable[[Any], Any], actions: Any, sd: float) -> Any:
+            if sd == 0.0:
+                return evaluate(np.broadcast_to(actions, n_rows))
+            column = np.broadcast_to(actions, n_rows).astype(np.float64)[:, None]
+            return sum(share * evaluate(places[:, 0]) for share, places in around(column, sd))
+
+        def difference(evaluate: Callable[[Any], Any]) -> Any:
+            ends = zip((first, second), smoothing, strict=True)
+            high, low = (mean_over(evaluate, actions, sd) for actions, sd in ends)
+            return (high - low) / unit
+
+        effects = difference(lambda actions: est.predict(actions, X))
+        true = float(np.mean(difference(lambda actions: truth(X, actions))))
         naive = 1.959964 * float(effects.std(ddof=1)) / np.sqrt(n_rows)
         return {
             "truth": true,
@@ -101,6 +126,7 @@ def replicate(case: Case, seed: int) -> dict[str, Any]:
     low, high = np.quantile(actions, [0.25, 0.75])
     step = 0.05 * spread
     policy = est.policy(np.linspace(*np.quantile(actions, [0.1, 0.9]), 41))
+    chosen = policy.predict(X)
     lower, upper = est.average_marginal_effect_interval(actions, X, alpha=ALPHA)
     return {
         "effect": asked(high, low, est.ate_interval(X, T0=low, T1=high, alpha=ALPHA)),
@@ -110,7 +136,19 @@ def replicate(case: Case, seed: int) -> dict[str, Any]:
             est.shift_effect_interval(actions, X, delta=0.5 * spread, alpha=ALPHA),
         ),
         "derivative": asked(actions + step, actions - step, (lower[0], upper[0]), 2.0 * step),
-        "policy": asked(policy.predict(X), actions, policy.value_interval(X, alpha=ALPHA, versus=actions)),
+        "policy": asked(chosen, actions, policy.value_interval(X, alpha=ALPHA, versus=actions)),
+        "smoothed_effect": asked(
+            high,
+            low,
+            est.ate_interval(X, T0=low, T1=high, alpha=ALPHA, smoothing=SMOOTHING),
+            smoothing=(SMOOTHING * spread, SMOOTHING * spread),
+        ),
+        "smoothed_policy": asked(
+            chosen,
+            actions,
+            policy.value_interval(X, alpha=ALPHA, versus=actions, smoothing=SMOOTHING),
+            smoothing=(SMOOTHING * spread, 0.0),
+        ),
         "band": pointwise(np.quantile(actions, [0.1, 0.3, 0.5, 0.7, 0.9])),
     }
 
@@ -196,7 +234,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     runs = commands.add_parser("run")
     runs.add_argument("--problem", choices=list(CASES), required=True)
-    runs.add_argument("--seeds", default="2000-2199")
+    runs.add_argument("--seeds", default="3000-3199")
     runs.add_argument("--records", type=Path, default=RECORDS)
     shows = commands.add_parser("render")
     shows.add_argument("--records", type=Path, default=RECORDS)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dmliv.data import ActionSpec, FloatArray, OutcomeSpec, Table, TableSchema, TrainingData
 from dmliv.errors import InputError
-from dmliv.functionals import Band, Functional, Uncertainty, check_alpha
+from dmliv.functionals import Band, Functional, Uncertainty, check_alpha, check_smoothing
 from dmliv.second_stage.averaged import AveragedModel
 from dmliv.second_stage.base import StructuralModel, action_vectors
 
@@ -112,18 +112,21 @@ class Counterfactual:
 
     # ---------------------------------------------------------------------------- functionals and intervals
 
-    def level_functional(self, T: object, X: object) -> Functional:
+    def level_functional(self, T: object, X: object, smoothing: float = 0.0) -> Functional:
         """Return h(c, T), row by row."""
         context, action = self._read_rows(T, X)
-        return Functional(context, ((1.0, action),))
+        return Functional(context, ((1.0, action),)).smoothed(self.read_smoothing(smoothing))
 
-    def effect_functional(self, X: object, T0: object, T1: object) -> Functional:
+    def effect_functional(self, X: object, T0: object, T1: object, smoothing: float = 0.0) -> Functional:
         """Return h(c, T1) - h(c, T0), row by row."""
         n_rows = self._effect_rows(X, T0, T1)
         context = self.read_context(X, n_rows)
-        return Functional(
-            context, ((1.0, self.read_action(T1, n_rows)), (-1.0, self.read_action(T0, n_rows)))
-        )
+        terms = ((1.0, self.read_action(T1, n_rows)), (-1.0, self.read_action(T0, n_rows)))
+        return Functional(context, terms).smoothed(self.read_smoothing(smoothing))
+
+    def read_smoothing(self, smoothing: float) -> float:
+        """Check a smoothing in standard deviations of the action, which is in model units."""
+        return check_smoothing(smoothing, discrete=self.action.kind == "discrete")
 
     def shift_functional(self, T: object, X: object, delta: object) -> Functional:
         """Return h(c, T + delta) - h(c, T), row by row; ``delta`` is a number, or one per action column."""

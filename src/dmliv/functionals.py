@@ -17,8 +17,13 @@ from scipy.stats import norm
 from dmliv.data import FloatArray, Table
 from dmliv.errors import InputError
 
+# Gauss-Hermite points per action column for one, two and three columns.
+_SMOOTHING_POINTS = {1: 5, 2: 3, 3: 3}
+
 Evaluate = Callable[[Table, FloatArray], FloatArray]
 """Takes contexts of n rows and actions (n, d), returns values (n, w)."""
+Terms = tuple[tuple[float, FloatArray], ...]
+"""Coefficients and actions (n, d)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +41,7 @@ class Functional:
     """
 
     context: Table
-    terms: tuple[tuple[float, FloatArray], ...]
+    terms: Terms
     weight: FloatArray | None = None
 
     def averaged(self) -> Functional:
@@ -45,6 +50,15 @@ class Functional:
         if not n_rows:
             raise InputError("Expected at least one row to average over, got none; pass some.")
         return replace(self, weight=np.full(n_rows, 1.0 / n_rows))
+
+    def smoothed(self, smoothing: float) -> Functional:
+        """Return the functional with every action spread out by so many model units; see :func:`around`."""
+        terms = [
+            (coefficient * share, place)
+            for coefficient, action in self.terms
+            for share, place in around(action, smoothing)
+        ]
+        return replace(self, terms=tuple(terms))
 
     def apply(self, evaluate: Evaluate) -> FloatArray:
         """Return the functional of everything that is evaluated, shape (n, w), or (1, w) for a mean."""
@@ -123,6 +137,48 @@ class Uncertainty(Protocol):
             One minus the confidence level.
         """
         ...
+
+
+def around(action: FloatArray, smoothing: float) -> Terms:
+    """Return the terms of a mean over actions that are normal around the given ones.
+
+    The value at one action is the limit of means over ever fewer rows, and hardly seen in data. A mean over
+    actions nearby is seen well, and what somebody who rounds, haggles or slips really gets.
+
+    Parameters
+    ----------
+    action : ndarray, shape (n, d)
+        In model units.
+    smoothing : float
+        Standard deviation in each column, in model units; 0 leaves actions as they are.
+    """
+    if smoothing == 0.0:
+        return ((1.0, action),)
+    width = action.shape[1]
+    if width not in _SMOOTHING_POINTS:
+        raise InputError(
+            f"Expected at most {max(_SMOOTHING_POINTS)} action columns to smooth over, got {width}; leave "
+            "smoothing at 0."
+        )
+    points, weights = np.polynomial.hermite_e.hermegauss(_SMOOTHING_POINTS[width])
+    places, shares = points * smoothing, weights / weights.sum()
+    grid = np.stack(np.meshgrid(*[places] * width, indexing="ij"), axis=-1).reshape(-1, width)
+    joint = np.stack(np.meshgrid(*[shares] * width, indexing="ij"), axis=-1).prod(axis=-1).ravel()
+    return tuple((float(share), action + place) for share, place in zip(joint, grid, strict=True))
+
+
+def check_smoothing(smoothing: float, *, discrete: bool) -> float:
+    """Return how far actions are smoothed over, or say what is wrong with it."""
+    if not isinstance(smoothing, (int, float, np.number)) or not 0.0 <= smoothing < np.inf:
+        raise InputError(
+            f"Expected a smoothing of at least 0 standard deviations of the action, got {smoothing!r}; pass "
+            "0.25, say."
+        )
+    if discrete and smoothing > 0.0:
+        raise InputError(
+            f"Expected smoothing=0 for a discrete action, whose levels have no neighbours, got {smoothing!r}."
+        )
+    return float(smoothing)
 
 
 def check_alpha(alpha: float) -> float:

@@ -30,7 +30,7 @@ class IntervalVerbs:
         return counterfactual
 
     def predict_interval(
-        self, T: object, X: object = None, *, alpha: float = 0.05
+        self, T: object, X: object = None, *, alpha: float = 0.05, smoothing: float = 0.0
     ) -> tuple[FloatArray, FloatArray]:
         """Return pointwise intervals of E[Y | do(T), X], such as the band of a dose-response curve.
 
@@ -40,37 +40,65 @@ class IntervalVerbs:
         X : array-like or frame, shape (n, d_X), or None
         alpha : float
             One minus the confidence level.
+        smoothing : float
+            Ask for the mean over actions that are normal around ``T`` with so many standard deviations of the
+            action, in place of ``T`` itself. Continuous actions only; 0.25, say. What is asked for is less
+            sharp, and better seen in data.
 
         Returns
         -------
         lower, upper : ndarray, shape (n,)
         """
         fitted = self._fitted()
-        return _ends(fitted, fitted.level_functional(T, X), alpha)
+        return _ends(fitted, fitted.level_functional(T, X, smoothing), alpha)
 
     def effect_interval(
-        self, X: object = None, *, T0: object = 0.0, T1: object = 1.0, alpha: float = 0.05
+        self,
+        X: object = None,
+        *,
+        T0: object = 0.0,
+        T1: object = 1.0,
+        alpha: float = 0.05,
+        smoothing: float = 0.0,
     ) -> tuple[FloatArray, FloatArray]:
-        """Return intervals of the effect in each context, as :meth:`effect` takes its arguments.
+        """Return intervals of the effect in each context.
+
+        Parameters
+        ----------
+        X, T0, T1
+            As for :meth:`effect`.
+        alpha, smoothing
+            As for :meth:`predict_interval`; both actions are smoothed.
 
         Returns
         -------
         lower, upper : ndarray, shape (n,)
         """
         fitted = self._fitted()
-        return _ends(fitted, fitted.effect_functional(X, T0, T1), alpha)
+        return _ends(fitted, fitted.effect_functional(X, T0, T1, smoothing), alpha)
 
     def ate_interval(
-        self, X: object = None, *, T0: object = 0.0, T1: object = 1.0, alpha: float = 0.05
+        self,
+        X: object = None,
+        *,
+        T0: object = 0.0,
+        T1: object = 1.0,
+        alpha: float = 0.05,
+        smoothing: float = 0.0,
     ) -> tuple[float, float]:
         """Return an interval of the mean effect over the rows of ``X``.
+
+        Parameters
+        ----------
+        X, T0, T1, alpha, smoothing
+            As for :meth:`effect_interval`.
 
         Returns
         -------
         lower, upper : float
         """
         fitted = self._fitted()
-        return _mean_ends(fitted, fitted.effect_functional(X, T0, T1), alpha)
+        return _mean_ends(fitted, fitted.effect_functional(X, T0, T1, smoothing), alpha)
 
     def marginal_effect_interval(
         self, T: object, X: object = None, *, alpha: float = 0.05

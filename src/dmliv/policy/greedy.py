@@ -14,7 +14,7 @@ from sklearn.metrics import pairwise_distances_argmin
 from dmliv.counterfactual import Counterfactual
 from dmliv.data import FloatArray, IntArray, Table
 from dmliv.errors import InputError
-from dmliv.functionals import Functional
+from dmliv.functionals import Functional, around
 from dmliv.policy.climb import climb
 from dmliv.policy.cost import ActionCost
 from dmliv.policy.decisions import Decisions
@@ -118,6 +118,7 @@ class GreedyPolicy:
         actions: object = None,
         versus: object = None,
         limits: object = None,
+        smoothing: float = 0.0,
     ) -> tuple[float, float]:
         """Return an interval of :meth:`value`, or of the gain over other actions.
 
@@ -132,22 +133,28 @@ class GreedyPolicy:
         versus : policy, scalar or array-like, shape (n,) or (n, d), optional
             Actions of today, or another policy: the interval is that of the difference. They may lie outside
             the policy's space.
+        smoothing : float
+            Value actions that are normal around the recommended ones, with so many standard deviations of
+            the action; those of another policy as well, but not today's, which are spread out already. Costs
+            stay those of the actions themselves.
 
         Returns
         -------
         lower, upper : float
         """
-        context = self._read(X)
+        context, smoothing = self._read(X), self._counterfactual.read_smoothing(smoothing)
         chosen = self.predict(X, limits=limits) if actions is None else actions
         vectors = self._counterfactual.read_action(chosen, len(context))
         self._space.require(vectors, self._counterfactual.action_to_user(vectors))
-        terms, cost = [(1.0, vectors)], self._cost.at(vectors)
+        terms, cost = around(vectors, smoothing), self._cost.at(vectors)
         if versus is not None:
-            other = versus.predict(X) if hasattr(versus, "predict") else versus
-            against = self._counterfactual.read_action(other, len(context))
-            terms.append((-1.0, against))
-            cost = cost - self._cost.at(against)
-        band = self._counterfactual.band(Functional(context, tuple(terms)).averaged(), alpha)
+            against, spread = versus, 0.0
+            if hasattr(versus, "predict"):
+                against, spread = versus.predict(X), smoothing
+            others = self._counterfactual.read_action(against, len(context))
+            terms += tuple((-share, action) for share, action in around(others, spread))
+            cost = cost - self._cost.at(others)
+        band = self._counterfactual.band(Functional(context, terms).averaged(), alpha)
         paid = float(cost.mean())
         return float(band.lower[0]) - paid, float(band.upper[0]) - paid
 

@@ -94,6 +94,44 @@ class TestIdentities:
             costly.value_interval(rows.X), np.asarray(policy.value_interval(rows.X)) - 0.3, atol=1e-9
         )
 
+    def test_a_smoothed_effect_is_a_mean_over_actions_nearby(self, rows: Any, fitted: DMLIV) -> None:
+        smoothing = 0.4
+        smoothed = fitted.ate_interval(rows.X, T0=0.0, T1=1.0, smoothing=smoothing)
+        near = smoothing * np.std(rows.T) * np.random.default_rng(0).standard_normal(4000)
+        some = rows.X[np.arange(4000) % N]
+        middle = np.mean(fitted.ate_interval(some, T0=near, T1=1.0 + near))
+        # The mean over draws has an error of its own.
+        assert np.mean(smoothed) == pytest.approx(middle, abs=0.03)
+        sharp = fitted.ate_interval(rows.X, T0=0.0, T1=1.0)
+        assert fitted.ate_interval(rows.X, T0=0.0, T1=1.0, smoothing=0.0) == sharp
+        assert np.diff(smoothed)[0] < np.diff(sharp)[0]
+        lower, upper = fitted.effect_interval(rows.X, T0=0.0, T1=1.0, smoothing=smoothing)
+        assert np.mean(lower + upper) / 2 == pytest.approx(np.mean(smoothed), abs=1e-9)
+        ends = fitted.predict_interval(1.0, rows.X, smoothing=smoothing)
+        start = fitted.predict_interval(0.0, rows.X, smoothing=smoothing)
+        assert np.mean(ends) - np.mean(start) == pytest.approx(np.mean(smoothed), abs=1e-9)
+
+    def test_smoothed_policies(self, rows: Any, fitted: DMLIV) -> None:
+        policy = fitted.policy(np.linspace(-2.0, 2.0, 9))
+        np.testing.assert_allclose(
+            policy.value_interval(rows.X, versus=policy, smoothing=0.3), (0.0, 0.0), atol=1e-9
+        )
+        chosen = policy.predict(rows.X)
+        band = fitted.predict_interval(chosen, rows.X, smoothing=0.3)
+        value = np.mean(policy.value_interval(rows.X, smoothing=0.3))
+        assert np.mean(band) == pytest.approx(value, abs=1e-9)
+        # Actions of today are spread out as they are.
+        today = np.mean(fitted.predict_interval(rows.T, rows.X))
+        gain = np.mean(policy.value_interval(rows.X, versus=rows.T, smoothing=0.3))
+        assert gain == pytest.approx(value - today, abs=1e-9)
+
+    @pytest.mark.parametrize("smoothing", [-0.1, np.nan, np.inf, "wide"])
+    def test_a_smoothing_that_cannot_work(self, rows: Any, fitted: DMLIV, smoothing: Any) -> None:
+        with pytest.raises(InputError, match="smoothing of at least 0"):
+            fitted.ate_interval(rows.X, smoothing=smoothing)
+        with pytest.raises(InputError, match="smoothing of at least 0"):
+            fitted.policy([0.0, 1.0]).value_interval(rows.X, smoothing=smoothing)
+
     def test_bands_widen_where_no_action_was_seen(self, rows: Any, fitted: DMLIV) -> None:
         inside, outside = np.median(rows.T), np.max(rows.T) + 5 * np.std(rows.T)
         widths = [
