@@ -49,18 +49,12 @@ def mean_of_trials(rivals: Sequence[Sequence[TrialProjections]]) -> tuple[TrialP
     )
 
 
-def not_clearly_worse(
-    judged: Mapping[Key, FloatArray], margin: float | Mapping[Key, float]
-) -> tuple[Key, ...]:
-    """Return the keys whose losses (n,) exceed the lowest mean by at most ``margin`` standard errors.
-
-    The margin is one for all keys, or one for each.
-    """
-    margins = margin if isinstance(margin, Mapping) else dict.fromkeys(judged, margin)
+def not_clearly_worse(judged: Mapping[Key, FloatArray], margin: float) -> tuple[Key, ...]:
+    """Return the keys whose losses (n,) exceed the lowest mean by at most ``margin`` standard errors."""
     best = min(judged, key=lambda name: float(judged[name].mean()))
     staying = []
     for name, losses in judged.items():
         excess = losses - judged[best]
-        if excess.mean() <= margins[name] * excess.std() / np.sqrt(len(excess)):
+        if excess.mean() <= margin * excess.std() / np.sqrt(len(excess)):
             staying.append(name)
     return tuple(staying)

@@ -51,15 +51,15 @@ class RivalStructural:
     kernel : KernelStructural, optional
         Fitted to the observed outcome: in closed form a penalty takes care of the noise.
     correction : KernelCorrection, optional
-        Added to the mean where held-out rows speak against lines: there h bends, and what flattens it costs.
-        It takes the kernel's bandwidths, and so needs a kernel.
+        Added to the mean where held-out rows speak against lines, more or less clearly: there h bends, and
+        what flattens it costs. It takes the kernel's bandwidths, and so needs a kernel.
     margin : float
-        Standard errors above the lowest loss up to which networks and kernel stay.
-    line_share : float
-        Part of that margin that lines get. It is less than one: where an effect bends, projections tell lines
-        from the truth too late, and lines that stay keep the correction away.
+        Standard errors above the lowest loss up to which a rival stays.
     least_strength : float
         Share of the action's variance in a context that a strong instrument explains.
+    correction_margin : float
+        Standard errors above the lowest loss up to which lines keep the correction away. It is less than the
+        margin: projections tell lines from a bend late.
     """
 
     networks: NeuralStructural
@@ -68,11 +68,11 @@ class RivalStructural:
     margin: float = 1.0
     least_strength: float = 0.2
     correction: KernelCorrection | None = None
-    line_share: float = 0.5
+    correction_margin: float = 0.5
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        for name, example in (("margin", 1.0), ("line_share", 0.5), ("least_strength", 0.2)):
+        for name, example in (("margin", 1.0), ("correction_margin", 0.5), ("least_strength", 0.2)):
             value = getattr(self, name)
             if not isinstance(value, (int, float, np.number)) or not value >= 0.0:
                 raise InputError(f"Expected a {name} of at least 0, got {value!r}; pass {example}, say.")
@@ -165,7 +165,8 @@ class RivalStructural:
                 self.kernel, data, first_stage, bandwidths, trials, seed=kernel_seed
             )
         judged = {name: judged_losses(data, trials.judging_rows, halves) for name, halves in tried.items()}
-        staying = self._staying(judged) if strong else tuple(judged)
+        staying = not_clearly_worse(judged, self.margin) if strong else tuple(judged)
+        straight = "lines" in not_clearly_worse(judged, self.correction_margin)
         moving, fits = travelling(runtime), dict[str, Callable[[], StructuralModel]]()
         if "networks" in staying:
             fits["networks"] = partial(
@@ -197,10 +198,10 @@ class RivalStructural:
         models = dict(zip(fits, spread(list(fits.values())), strict=True))
         if source is not None and strong and len(models) > 1:
             final = _final_losses(models, data, first_stage)
-            models = {name: models[name] for name in self._staying(final)}
+            models = {name: models[name] for name in not_clearly_worse(final, self.margin)}
             judged.update(final)
         mean = MeanModel(models, {name: float(losses.mean()) for name, losses in judged.items()})
-        if self.correction is None or bandwidths is None or "lines" in staying:
+        if self.correction is None or bandwidths is None or straight:
             return mean
         correction = self.correction.learn(
             mean,
@@ -213,12 +214,6 @@ class RivalStructural:
             seed=kernel_seed,
         )
         return replace(mean, correction=correction)
-
-    def _staying(self, judged: Mapping[str, FloatArray]) -> tuple[str, ...]:
-        """Return the rivals that held-out losses do not speak against."""
-        shares = {"lines": self.line_share}
-        margins = {name: self.margin * shares.get(name, 1.0) for name in judged}
-        return not_clearly_worse(judged, margins)
 
     def _is_strong(self, data: TrainingData, law: ActionLaw, encoder: StructuralEncoder) -> bool:
         """Tell whether the instrument moves the mean of the action enough."""
