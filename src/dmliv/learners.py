@@ -89,8 +89,8 @@ def neural(
     Training is short and fast: a high learning rate with warm-up and cosine decay, few epochs, larger batches
     as rows grow. Encodings are chosen by held-out loss, separately for each role. For h free networks,
     networks that are linear in the action and a kernel compete on rows their nuisances never saw; the mean of
-    those that are not clearly worse than the best is taken. Where lines are not among them, a smooth function
-    of what the mean leaves of the outcome is added to it.
+    those that are not clearly worse than the best is taken. Unless lines are the best, a smooth function of
+    what the mean leaves of the outcome is added to it.
 
     Parameters
     ----------

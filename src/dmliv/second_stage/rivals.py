@@ -51,15 +51,12 @@ class RivalStructural:
     kernel : KernelStructural, optional
         Fitted to the observed outcome: in closed form a penalty takes care of the noise.
     correction : KernelCorrection, optional
-        Added to the mean where held-out rows speak against lines, more or less clearly: there h bends, and
-        what flattens it costs. It takes the kernel's bandwidths, and so needs a kernel.
+        Added to the mean unless lines have the lowest loss: else h seems to bend, and what flattens it costs.
+        It takes the kernel's bandwidths, and so needs a kernel.
     margin : float
         Standard errors above the lowest loss up to which a rival stays.
     least_strength : float
         Share of the action's variance in a context that a strong instrument explains.
-    correction_margin : float
-        Standard errors above the lowest loss up to which lines keep the correction away. It is less than the
-        margin: projections tell lines from a bend late.
     """
 
     networks: NeuralStructural
@@ -68,11 +65,10 @@ class RivalStructural:
     margin: float = 1.0
     least_strength: float = 0.2
     correction: KernelCorrection | None = None
-    correction_margin: float = 0.5
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        for name, example in (("margin", 1.0), ("correction_margin", 0.5), ("least_strength", 0.2)):
+        for name, example in (("margin", 1.0), ("least_strength", 0.2)):
             value = getattr(self, name)
             if not isinstance(value, (int, float, np.number)) or not value >= 0.0:
                 raise InputError(f"Expected a {name} of at least 0, got {value!r}; pass {example}, say.")
@@ -166,7 +162,7 @@ class RivalStructural:
             )
         judged = {name: judged_losses(data, trials.judging_rows, halves) for name, halves in tried.items()}
         staying = not_clearly_worse(judged, self.margin) if strong else tuple(judged)
-        straight = "lines" in not_clearly_worse(judged, self.correction_margin)
+        straight = min(judged, key=lambda name: float(judged[name].mean())) == "lines"
         moving, fits = travelling(runtime), dict[str, Callable[[], StructuralModel]]()
         if "networks" in staying:
             fits["networks"] = partial(

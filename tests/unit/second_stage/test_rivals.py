@@ -132,7 +132,7 @@ def test_not_clearly_worse(excess: float, margin: float, stays: bool) -> None:
     assert not_clearly_worse(judged, margin) == (("other", "best") if stays else ("best",))
 
 
-@pytest.mark.parametrize("name", ["margin", "correction_margin", "least_strength"])
+@pytest.mark.parametrize("name", ["margin", "least_strength"])
 def test_numbers_that_cannot_work(name: str) -> None:
     with pytest.raises(InputError, match=f"a {name} of at least 0"):
         replace(rivals_of(neural()), **{name: -1.0})
