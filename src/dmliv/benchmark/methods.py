@@ -262,6 +262,8 @@ def image_convolution() -> Learners:
         "batch_size": 64,
         "rate_factors": (1.0,),
         "learning_rate": 2e-3,
+        # Nothing is chosen, so there are no trials.
+        "trial_share": 1.0,
     }
     outcome: Any = preset.outcome
     action: Any = preset.action
