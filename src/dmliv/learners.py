@@ -181,7 +181,17 @@ def kernel(*, image: ImageColumns | None = None, n_landmarks: int = 300) -> Lear
     n_landmarks : int
         Landmarks of the kernel.
     """
-    return replace(neural(image=image), structural=KernelStructural(n_landmarks, image=image))
+    preset = neural(image=image)
+    outcome, action = preset.outcome, preset.action
+    if not isinstance(outcome, NeuralOutcome) or not isinstance(action, NeuralAction):
+        raise TypeError("Expected networks for the nuisances.")
+    # Short trials save little here, and on few rows they choose worse inputs.
+    whole = replace(outcome.settings, trial_share=1.0), replace(action.settings, trial_share=1.0)
+    return Learners(
+        replace(outcome, settings=whole[0]),
+        replace(action, settings=whole[1]),
+        KernelStructural(n_landmarks, image=image),
+    )
 
 
 def paper_neural(
