@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from dmliv.errors import InputError, listed
 from dmliv.learners import Learners, boosting, forest, kernel, neural
+from dmliv.nets.settings import NetworkSettings
 from dmliv.tuning.settings import settings_of, with_settings
 
 ROLES: Final = ("outcome", "action", "structural")
@@ -145,14 +146,24 @@ def role_space(space: SearchSpace, own: Learners, role: str) -> RoleSpace:
         else {name: _PRESETS[name]() for name in space.families}
     )
     current = getattr(own, role)
-    # scikit-learn estimators are equal to themselves only; what they print says what they are.
-    same = [name for name, learners in named.items() if repr(getattr(learners, role)) == repr(current)]
+    same = [name for name, learners in named.items() if _words(getattr(learners, role)) == _words(current)]
     families = {same[0] if same else CURRENT: current}
-    known = {repr(current)}
+    known = {_words(current)}
     for name, learners in named.items():
         learner = getattr(learners, role)
-        if repr(learner) not in known:
+        if _words(learner) not in known:
             families[name] = learner
-            known.add(repr(learner))
+            known.add(_words(learner))
     candidates = {entry.name: getattr(space, entry.name) for entry in fields(space)[1:]}
     return RoleSpace(families, {name: given for name, given in candidates.items() if given is not None})
+
+
+def _words(learner: Any) -> str:
+    """Return what a learner is; scikit-learn estimators are equal to themselves only, but print themselves.
+
+    How long its trials are does not make another learner: they only choose among the same inputs.
+    """
+    settings = getattr(learner, "settings", None)
+    if isinstance(settings, NetworkSettings):
+        learner = replace(learner, settings=replace(settings, trial_share=1.0))
+    return repr(learner)
