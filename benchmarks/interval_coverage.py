@@ -20,7 +20,6 @@ import numpy as np
 from dmliv import DMLIV
 from dmliv.benchmark.environment import commit, versions
 from dmliv.functionals import around
-from dmliv.learners import neural
 from dmliv.problems import TicketDemand
 from dmliv.problems.suite import SUITE
 
@@ -64,7 +63,7 @@ CASES: dict[str, Case] = {
 def replicate(case: Case, seed: int) -> dict[str, Any]:
     """Draw rows, fit, and return truth, estimates and interval ends of every question."""
     data = case.problem.sample(case.n_rows, seed=seed)
-    est = DMLIV(neural(effort="fast"), random_state=seed)
+    est = DMLIV(random_state=seed)
     est.fit(data.Y, data.T, Z=data.Z, X=data.X, inference="debiased")
     truth, X = case.problem.counterfactual, data.X
     n_rows = case.n_rows

@@ -78,9 +78,12 @@ class Learners:
         return settings.image if isinstance(settings, NetworkSettings) else None
 
 
+Effort = Literal["fast", "balanced", "best"]
+
+
 def neural(
     *,
-    effort: Literal["fast", "balanced", "best"] = "balanced",
+    effort: Effort = "balanced",
     image: ImageColumns | None = None,
     n_members: int | None = None,
 ) -> Learners:

@@ -162,6 +162,25 @@ def _ablation() -> Grid:
     )
 
 
+def _effort() -> Grid:
+    cells = [Cell(problems.demand(), rows) for rows in (1000, 5000, 10_000)]
+    curves = ("saturating-dose", "wavy-response")
+    cells += [Cell(task, 2000) for task in suite_tasks() if task.name in curves]
+    return Grid(
+        "effort",
+        "What effort costs and buys",
+        tuple(cells),
+        methods.effort_methods(),
+        tuple(range(10, 15)),
+        (_GRID_MSE, Metric("relative_mse", "relative MSE")),
+        remark=(
+            "Times compare trials of the same seed, and say something only if nothing else ran: use one job "
+            "(--jobs 1) on a quiet machine. The relative MSE is the MSE over the variance of the truth."
+        ),
+        timed_against="balanced",
+    )
+
+
 def _parts() -> Grid:
     demand = ((1.0, 1000), (1.0, 5000), (0.2, 5000), (0.01, 5000))
     cells = [Cell(problems.demand(strength), rows) for strength, rows in demand]
@@ -224,6 +243,7 @@ _BUILDERS: Final = {
     "image-sensitivity": _image_sensitivity,
     "offline-bandits": _offline_bandits,
     "ablation": _ablation,
+    "effort": _effort,
     "parts": _parts,
     "convergence": _convergence,
     "suite": _suite,

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 
 from dmliv.benchmark.trials import Method
 from dmliv.learners import (
+    Effort,
     ImageColumns,
     Learners,
     boosting,
@@ -231,6 +232,15 @@ def ablation_methods() -> tuple[Method, ...]:
         name = f"{folds}-{target}-{rule}-{encoding}"
         methods.append(Method(name, f"K = {folds}, {target}, {rule}, {encoding}", build))
     return tuple(methods)
+
+
+def effort_methods() -> tuple[Method, ...]:
+    """Return DML-IV with every effort."""
+    labels: dict[Effort, str] = {"fast": "fast", "balanced": "balanced, the default", "best": "best"}
+    return tuple(
+        Method(effort, label, partial(_build_two_stage, "dml-iv", partial(neural, effort=effort)))
+        for effort, label in labels.items()
+    )
 
 
 def part_methods() -> tuple[Method, ...]:

@@ -152,6 +152,24 @@ def statistics(contents: Contents, metric: Metric) -> list[Statistics]:
     return [_of_group(contents.grid.name, group, metric, has_quartiles) for group in groups]
 
 
+def relative_times(contents: Contents) -> list[tuple[Group, FloatArray]]:
+    """Return the seconds of every group over those of the method it is timed against, seed by seed.
+
+    Failures have no time, and neither have seeds that only one of both methods was run with.
+    """
+    seconds = {
+        (group.cell, group.method.name): {r.seed: r.seconds for r in group.records if not r.failed}
+        for group in contents.groups
+    }
+    found = []
+    for group in contents.groups:
+        own = seconds[group.cell, group.method.name]
+        other = seconds.get((group.cell, str(contents.grid.timed_against)), {})
+        ratios = [own[seed] / other[seed] for seed in own if other.get(seed, 0.0) > 0.0]
+        found.append((group, np.array(ratios, dtype=np.float64)))
+    return found
+
+
 def fitted_rate(rows: Sequence[float], errors: Sequence[float]) -> float | None:
     """Return the slope of log error against log rows, or None for fewer than two sizes."""
     if len(set(rows)) < 2:

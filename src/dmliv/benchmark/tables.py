@@ -7,8 +7,17 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
+import numpy as np
+
 from dmliv.benchmark.store import Record
-from dmliv.benchmark.summary import Contents, Statistics, cell_label, fitted_rate, statistics
+from dmliv.benchmark.summary import (
+    Contents,
+    Statistics,
+    cell_label,
+    fitted_rate,
+    relative_times,
+    statistics,
+)
 from dmliv.benchmark.trials import Metric
 
 _ESCAPED: Final = {
@@ -59,6 +68,22 @@ def rate_cells(contents: Contents, metric: Metric) -> list[tuple[str, float]]:
     return rates
 
 
+def time_cells(contents: Contents) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows of the table of times, as multiples of those of one method."""
+    grid = contents.grid
+    label = grid.method(str(grid.timed_against)).label
+    rows = [
+        [
+            cell_label(grid, group.cell),
+            group.method.label,
+            str(len(ratios)),
+            f"{np.median(ratios):.2f} ({ratios.min():.2f} to {ratios.max():.2f})" if len(ratios) else _ABSENT,
+        ]
+        for group, ratios in relative_times(contents)
+    ]
+    return ["", "method", "seeds", f"time over that of: {label}, median (lowest to highest)"], rows
+
+
 def markdown(contents: Contents, figures: Mapping[str, str] | None = None) -> str:
     """Return the page of a grid.
 
@@ -79,6 +104,8 @@ def markdown(contents: Contents, figures: Mapping[str, str] | None = None) -> st
         if grid.chart == "lines":
             rates = [f"{label} N^{rate:.2f}" for label, rate in rate_cells(contents, metric)]
             parts.append(f"Fitted rates of the median: {'; '.join(rates) or 'none'}.")
+    if grid.timed_against is not None:
+        parts += ["## Time", _markdown_table(*time_cells(contents))]
     failures = _failures(contents)
     if failures:
         parts.append("## Failures\n\n" + "\n".join(f"- {line}" for line in failures))

@@ -140,6 +140,8 @@ class Grid:
         Box plots with one panel per cell, or lines of the error against the rows with a fitted rate.
     remark : str
         What a reader of the tables has to know.
+    timed_against : str or None
+        The method whose time the page shows those of the others as multiples of.
     """
 
     name: str
@@ -150,6 +152,7 @@ class Grid:
     metrics: tuple[Metric, ...]
     chart: Literal["boxes", "lines"] = "boxes"
     remark: str = ""
+    timed_against: str | None = None
 
     @property
     def tasks(self) -> tuple[Task, ...]:

@@ -190,6 +190,24 @@ def test_every_grid_has_a_page(name: str, made_up: MakeRecords) -> None:
         assert f"| {method.label} |" in page
 
 
+def test_times_are_multiples_seed_by_seed(tiny: Grid, made_up: MakeRecords) -> None:
+    chosen = replace(tiny, timed_against="2sls")
+    records = [
+        # The second method takes three times as long whatever the seed, and failed with one of them.
+        replace(
+            record,
+            seconds=(record.seed - 99.0) * (3.0 if record.method == "kiv" else 1.0),
+            error="failed" if (record.method, record.seed) == ("kiv", 101) else None,
+        )
+        for record in made_up(chosen, seeds=range(100, 104))
+    ]
+    page = markdown(arrange(chosen, records)).split("## Time")[1]
+    assert page.count("| 4 | 1.00 (1.00 to 1.00) |") == page.count("| 3 | 3.00 (3.00 to 3.00) |") == 2
+    alone = [record for record in records if record.method == "kiv"]
+    assert "| 0 | - |" in markdown(arrange(chosen, alone))
+    assert "## Time" not in markdown(arrange(tiny, records))
+
+
 def test_rendering_again_gives_the_same_bytes(tiny: Grid, made_up: MakeRecords, tmp_path: Path) -> None:
     records = made_up(tiny)
     first = list(render(arrange(tiny, records), tmp_path / "a" / "b"))
