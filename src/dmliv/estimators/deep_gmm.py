@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import torch
-from sklearn.utils import check_random_state
 from torch import Tensor
 
-from dmliv.counterfactual import Counterfactual
-from dmliv.data import ActionKind, FloatArray, IntArray, Table, TrainingData, prepare
+from dmliv.data import ActionKind, FloatArray, IntArray, Table, TrainingData
 from dmliv.errors import InputError
-from dmliv.estimators.base import CounterfactualEstimator
+from dmliv.estimators.direct import DirectIV
 from dmliv.first_stage.base import Exogenous
 from dmliv.first_stage.features import EXOGENOUS_ENCODINGS, ExogenousEncoder
 from dmliv.nets.device import resolve_device, single_thread
@@ -33,12 +30,11 @@ from dmliv.nets.settings import ByRows, NetworkSettings
 from dmliv.nets.stacked import StackedMLP
 from dmliv.nets.training import TrainingRecord
 from dmliv.progress import progress_for
-from dmliv.second_stage.base import action_vectors
+from dmliv.second_stage.base import StructuralModel, action_vectors
 from dmliv.second_stage.ensemble import NeuralStructuralModel
 from dmliv.second_stage.features import STRUCTURAL_ENCODINGS, StructuralEncoder
 from dmliv.second_stage.objective import StructuralInputs
 
-_FEWEST_ROWS = 20
 # Steps then rise with the root of the rows: more rows make an epoch longer and bear more steps.
 _EPOCHS = ByRows(factor=3000, power=0.5, low=20.0, high=200.0)
 _USUAL_CHECKPOINTS = 40
@@ -76,7 +72,7 @@ class AdversarialModel:
         return dict(self.chosen)
 
 
-class DeepGMM(CounterfactualEstimator):
+class DeepGMM(DirectIV):
     """DeepGMM: adversarial generalised method of moments (Bennett, Kallus and Schnabel, 2019).
 
     A model h and a critic f play a game. The critic looks for a function of context and instrument that
@@ -210,35 +206,12 @@ class DeepGMM(CounterfactualEstimator):
         self.device = device
         self.verbose = verbose
 
-    def fit(
-        self,
-        Y: object,
-        T: object,
-        *,
-        Z: object,
-        X: object = None,
-        W: object = None,
-        sample_weight: object = None,
-    ) -> Self:
-        """Learn h from outcome, action, instrument and context.
+    def _check_parameters(self) -> None:
+        self._settings()
 
-        Takes what :meth:`dmliv.DMLIV.fit` takes. Rows of weight zero are left out.
-
-        Raises
-        ------
-        InputError
-            If the data or a parameter cannot be used. The estimator is left as it was.
-        TrainingDivergedError
-            If no configuration stays finite. The estimator is left as it was.
-        """
-        kind = self.action_kind
-        data = prepare(
-            Y, T, Z=Z, X=X, W=W, sample_weight=sample_weight, action_kind=kind, min_rows=_FEWEST_ROWS
-        )
-        data = data.with_positive_weight(_FEWEST_ROWS)
+    def _learn(self, data: TrainingData, seed: int) -> tuple[StructuralModel, Mapping[str, object]]:
         settings = self._settings()
         device = resolve_device(self.device)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         generator = np.random.Generator(np.random.SFC64(seed))
         shuffled = generator.permutation(len(data))
         n_heldout = min(max(1, round(self.validation_share * len(data))), len(data) - 1)
@@ -274,12 +247,11 @@ class DeepGMM(CounterfactualEstimator):
                 "scores": [float(scores[place]) for place in kept],
             },
         )
-        # Everything is ready: only now does the estimator change.
-        self.scores_, self.checkpoint_epochs_ = scores, stored.epochs
-        self.learning_rate_ = learning_rate
-        self.structural_model_ = fitted
-        self.counterfactual_ = Counterfactual.learned(fitted, data, seed=seed)
-        return self
+        return fitted, {
+            "scores_": scores,
+            "checkpoint_epochs_": stored.epochs,
+            "learning_rate_": learning_rate,
+        }
 
     def _players(
         self,

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from sklearn.utils import check_random_state
 from torch import Tensor
 
-from dmliv.counterfactual import Counterfactual
-from dmliv.data import ActionKind, FloatArray, TrainingData, prepare
+from dmliv.data import ActionKind, FloatArray, TrainingData
 from dmliv.errors import InputError, TrainingDivergedError
-from dmliv.estimators.base import CounterfactualEstimator
+from dmliv.estimators.direct import DirectIV
 from dmliv.nets.device import resolve_device, single_thread
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.feature_maps import FeatureMap, Layer, exact_tensor
 from dmliv.nets.feature_regression import FeaturePlan, FeatureRegression, FeatureRows
 from dmliv.nets.images import ImageColumns, ImageFront
 from dmliv.progress import Advance, progress_for
-from dmliv.second_stage.base import action_vectors
+from dmliv.second_stage.base import StructuralModel, action_vectors
 from dmliv.second_stage.feature_model import ColumnEncoding, ColumnReader, FeatureFit, FeatureModel
 
 Schedule = Literal["cosine", "constant"]
 
-_FEWEST_ROWS = 20
 # Batch statistics of fewer rows are noise.
 _SMALLEST_BATCH = 50
 # The networks of the reference implementation; with images they follow the convolutions.
@@ -38,7 +35,7 @@ _IMAGE_DROPOUT = 0.1
 _CLEARLY = 1.0
 
 
-class DFIV(CounterfactualEstimator):
+class DFIV(DirectIV):
     """Deep feature instrumental-variable regression (Xu et al., 2021), with observed contexts.
 
     Three networks learn features of the action, of instrument and context, and of the context. On one half
@@ -145,34 +142,7 @@ class DFIV(CounterfactualEstimator):
         self.device = device
         self.verbose = verbose
 
-    def fit(
-        self,
-        Y: object,
-        T: object,
-        *,
-        Z: object,
-        X: object = None,
-        W: object = None,
-        sample_weight: object = None,
-    ) -> Self:
-        """Learn h from outcome, action, instrument and context.
-
-        Takes what :meth:`dmliv.DMLIV.fit` takes. Rows of weight zero are left out.
-
-        Raises
-        ------
-        InputError
-            If the data or a parameter cannot be used. The estimator is left as it was.
-        TrainingDivergedError
-            If the loss stops being finite. The estimator is left as it was.
-        """
-        self._check_parameters()
-        kind = self.action_kind
-        data = prepare(
-            Y, T, Z=Z, X=X, W=W, sample_weight=sample_weight, action_kind=kind, min_rows=_FEWEST_ROWS
-        )
-        data = data.with_positive_weight(_FEWEST_ROWS)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+    def _learn(self, data: TrainingData, seed: int) -> tuple[StructuralModel, Mapping[str, object]]:
         generator = np.random.default_rng(seed)
         device = resolve_device(self.device)
         # A discrete action has exact features: its levels.
@@ -198,11 +168,7 @@ class DFIV(CounterfactualEstimator):
         chosen, losses = _cautious_choice(
             {layers: np.concatenate([fit.heldout_losses for fit in parts]) for layers, parts in fits.items()}
         )
-        model = FeatureModel(reader, tuple(fits[chosen]), losses)
-        # Everything is ready: only now does the estimator change.
-        self.structural_model_ = model
-        self.counterfactual_ = Counterfactual.learned(model, data, seed=seed)
-        return self
+        return FeatureModel(reader, tuple(fits[chosen]), losses), {}
 
     def _read(self, data: TrainingData, device: torch.device) -> tuple[ColumnReader, FeatureRows]:
         """Learn the encodings; return the context's and the rows as tensors."""

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
-from sklearn.utils import check_random_state
 
-from dmliv.counterfactual import Counterfactual
-from dmliv.data import ActionKind, FloatArray, IntArray, prepare
+from dmliv.data import ActionKind, FloatArray, IntArray, TrainingData
 from dmliv.errors import InputError
-from dmliv.estimators.base import CounterfactualEstimator
+from dmliv.estimators.direct import DirectIV
 from dmliv.estimators.kernel_fits import StageInputs, Variables, fit_learned, fit_samples
 from dmliv.kernel_tuning import PENALTIES
 from dmliv.kernels import Bandwidth, FourierFeatures, KernelFeatures, LandmarkFeatures, median_scales
 from dmliv.nets.images import ImageColumns
 from dmliv.progress import progress_for
+from dmliv.second_stage.base import StructuralModel
 from dmliv.second_stage.kernel import KernelModel
 
 FeatureKind = Literal["auto", "exact", "nystroem", "random"]
@@ -24,13 +23,12 @@ Tuning = Literal["published", "valid"]
 
 # Above this many rows the decompositions of exact kernel matrices take minutes.
 _MOST_EXACT_ROWS = 3000
-_FEWEST_ROWS = 20
 # Shares of the rows: first stage, second stage and, for the valid rule, the choice of the second penalty.
 _SHARES: dict[str, tuple[float, ...]] = {"published": (0.5, 0.5), "valid": (0.4, 0.4, 0.2)}
 _PUBLISHED_PENALTIES = np.logspace(-2.0, -10.0, 50)
 
 
-class KernelIV(CounterfactualEstimator):
+class KernelIV(DirectIV):
     """Kernel instrumental-variable regression (Singh, Sahani and Gretton, 2019).
 
     The first stage regresses features of the action on features of (instrument, context) by ridge regression,
@@ -126,35 +124,10 @@ class KernelIV(CounterfactualEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(
-        self,
-        Y: object,
-        T: object,
-        *,
-        Z: object,
-        X: object = None,
-        W: object = None,
-        sample_weight: object = None,
-    ) -> Self:
-        """Learn h from outcome, action, instrument and context.
-
-        Takes what :meth:`dmliv.DMLIV.fit` takes. Rows of weight zero are left out.
-
-        Raises
-        ------
-        InputError
-            If the data or a parameter cannot be used. The estimator is left as it was.
-        """
-        self._check_parameters()
+    def _learn(self, data: TrainingData, seed: int) -> tuple[StructuralModel, Mapping[str, object]]:
         default = PENALTIES if self.bandwidth == "learned" else _PUBLISHED_PENALTIES
         first_penalties = _penalties("first_penalties", self.first_penalties, default)
         second_penalties = _penalties("second_penalties", self.second_penalties, default)
-        kind = self.action_kind
-        data = prepare(
-            Y, T, Z=Z, X=X, W=W, sample_weight=sample_weight, action_kind=kind, min_rows=_FEWEST_ROWS
-        )
-        data = data.with_positive_weight(_FEWEST_ROWS)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         generator, progress = np.random.default_rng(seed), progress_for(self.verbose)
         inputs = StageInputs.encode(data, self.image)
         if self.bandwidth == "learned":
@@ -179,12 +152,12 @@ class KernelIV(CounterfactualEstimator):
             solution.weights,
             {**penalties, "n_features": solution.features.width},
         )
-        # Everything is ready: only now does the estimator change.
-        self.first_penalty_, self.second_penalty_ = solution.first_penalty, solution.second_penalty
-        self.first_stage_errors_, self.second_stage_errors_ = solution.first_errors, solution.second_errors
-        self.structural_model_ = model
-        self.counterfactual_ = Counterfactual.learned(model, data, seed=seed)
-        return self
+        return model, {
+            "first_penalty_": solution.first_penalty,
+            "second_penalty_": solution.second_penalty,
+            "first_stage_errors_": solution.first_errors,
+            "second_stage_errors_": solution.second_errors,
+        }
 
     def _choose_features(
         self, variables: Variables, samples: Sequence[IntArray], generator: np.random.Generator
