@@ -131,7 +131,7 @@ def references() -> tuple[Method, Method]:
 
 
 def suite_methods() -> tuple[Method, ...]:
-    """Return the methods for the suite of synthetic problems: our defaults and the references.
+    """Return the methods for the suite of synthetic problems: defaults, the paper's preset and references.
 
     The correction only acts where effects bend, so that what it is worth shows here.
     """
@@ -140,6 +140,7 @@ def suite_methods() -> tuple[Method, ...]:
         *two_stage(_uncorrected, "uncorrected", names=("dml-iv",), note="no correction"),
         *two_stage(kernel, "kernel", names=("dml-iv",), note="kernel"),
         *two_stage(boosting, "boosting", names=("dml-iv",), note="boosting"),
+        *two_stage(paper_neural, "paper", names=("dml-iv",), note="paper preset"),
         *others(),
         least_squares(),
         *references(),
