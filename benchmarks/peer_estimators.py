@@ -273,6 +273,12 @@ OURS = (
         partial(DMLIV, neural(effort="fast")),
         settings='`neural(effort="fast")`',
     ),
+    Contender(
+        "ours-fast-two-folds",
+        "DML-IV (ours), fast, 2 folds",
+        partial(DMLIV, neural(effort="fast"), n_folds=2),
+        settings='`DMLIV(neural(effort="fast"), n_folds=2)`',
+    ),
 )
 
 PEERS = (
