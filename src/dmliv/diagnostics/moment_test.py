@@ -6,7 +6,7 @@ the action with the context. Powers of the instruments' ranks and their products
 moments; functions of the context are partialled out, flexibly. The statistic is the lowest value,
 over moves of h, of the robust distance of the moments from zero (a J statistic). It does not change when h
 errs along the moves, and moments minus moves are its degrees of freedom. Moves that the moments do not pin
-down are left out.
+down are no parameters; how far h may err along them counts as variance of the moments.
 
 The moments are fixed functions. Predictions of the action would be sharper, but held-out ones are pushed away
 from the confounder of their own fold, and the test would see that.
@@ -37,6 +37,8 @@ _ROWS_PER_MOMENT = 40
 # More moments than needed would spread the power of the test.
 _ENOUGH = 3
 _ROUNDS = 12
+# How far h may err along a move that the moments do not pin down, in standard deviations of the outcome.
+_OPEN_MISS = 0.1
 # A column counts as new if this share of its length is not in the span of those before it.
 _NEW = 0.05
 
@@ -109,7 +111,8 @@ def overidentification(
 
     Parameters
     ----------
-    residual, weight : ndarray, shape (n,)
+    residual : ndarray, shape (n,)
+        In standard deviations of the outcome.
     included : ndarray, shape (n, p)
         Partialled out of everything.
     endogenous : ndarray, shape (n, q)
@@ -128,18 +131,20 @@ def overidentification(
             break
         added = _independent(left_over(block * root, basis), np.hstack([basis, moments]))
         moments = np.hstack([moments, added])[:, :most]
-    features = _identified(features, moments)
+    features, unclear = _by_strength(features, moments)
     freedom = moments.shape[1] - features.shape[1]
     if freedom <= 0:
         return MomentTest(math.nan, 0, math.nan)
     cross = moments.T @ features
     target = moments.T @ left
+    # Columns are of length one: this is the error along each of them that has the mean square asked for.
+    missed = _OPEN_MISS * math.sqrt(float(weight.sum())) * (moments.T @ unclear)
     moves = np.linalg.lstsq(cross, target, rcond=None)[0]
     lowest = math.inf
     # Moves and the variance that weighs them in turn: near the lowest value they agree.
     for _ in range(_ROUNDS):
         scores = moments * (left - features @ moves)[:, None]
-        variance = scores.T @ scores
+        variance = scores.T @ scores + missed @ missed.T
         gap = target - cross @ moves
         lowest = min(lowest, float(gap @ np.linalg.lstsq(variance, gap, rcond=None)[0]))
         half = np.linalg.cholesky(variance + 1e-12 * np.trace(variance) * np.eye(len(variance)))
@@ -147,15 +152,16 @@ def overidentification(
     return MomentTest(lowest, freedom, float(chi2.sf(lowest, freedom)))
 
 
-def _identified(features: FloatArray, moments: FloatArray) -> FloatArray:
-    """Return the directions of orthonormal features that the moments pin down, shape (n, r).
+def _by_strength(features: FloatArray, moments: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the directions of orthonormal features that the moments pin down, and the others, (n, r) each.
 
     The others hardly change any moment, but would take degrees of freedom as if they did.
     """
     _, sizes, directions = np.linalg.svd(moments.T @ features, full_matrices=False)
     open_share = np.maximum(1.0 - sizes**2, np.finfo(np.float64).tiny)
     strength = sizes**2 / open_share * len(moments) / max(moments.shape[1], 1)
-    return np.asarray(features @ directions[strength > WEAK_F].T)
+    clear = strength > WEAK_F
+    return np.asarray(features @ directions[clear].T), np.asarray(features @ directions[~clear].T)
 
 
 def _moves(action: FloatArray, modifiers: FloatArray, kind: str) -> FloatArray:

@@ -49,7 +49,7 @@ def test_strengths_are_told_apart(rows: int) -> None:
 def test_the_moment_test_keeps_its_level_and_sees_direct_effects() -> None:
     for kind in ("line", "curve"):
         valid = _values(f"two instruments, {kind}", "moment_test") < MOMENT_LEVEL
-        # Two standard errors of the simulation around 8 %.
-        assert valid.mean() <= 0.08 + 2.0 * np.sqrt(0.08 * 0.92 / len(valid))
+        assert len(valid) >= 200
+        assert 0.03 <= valid.mean() <= 0.08
         broken = _values(f"two instruments, {kind}, direct effect 0.3", "moment_test") < MOMENT_LEVEL
         assert broken.mean() >= 0.8

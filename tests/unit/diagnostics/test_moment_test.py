@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dmliv.diagnostics.moment_test as tested
 from dmliv.diagnostics.moment_test import overidentification
 
 
@@ -34,6 +35,29 @@ def test_level_with_a_confounded_action() -> None:
 
 def _seeded(seed: int) -> Any:
     return _columns(seed=1000 + seed)
+
+
+def test_an_error_along_a_move_that_the_moments_hardly_show_is_forgiven(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def rejected() -> int:
+        count = 0
+        for seed in range(200):
+            rng = np.random.default_rng([seed, 10])
+            Z, n = rng.standard_normal((500, 3)), 500
+            action = Z[:, 0] + rng.standard_normal(n)
+            # The instruments move it with an F of about 4: too little to say what h should be along it.
+            hardly_moved = 0.15 * Z[:, 1] + rng.standard_normal(n)
+            residual = 0.2 * rng.standard_normal(n) + 0.1 * hardly_moved
+            endogenous = np.column_stack([action, hardly_moved])
+            found = overidentification(residual, np.ones((n, 1)), endogenous, [Z], np.ones(n))
+            count += found.p_value < 0.05
+        return count
+
+    # 5 % would be 10 of 200.
+    assert rejected() <= 20
+    monkeypatch.setattr(tested, "_OPEN_MISS", 0.0)
+    assert rejected() >= 30
 
 
 def test_as_many_instruments_as_moves_leave_nothing_to_test() -> None:
