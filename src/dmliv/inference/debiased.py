@@ -5,8 +5,10 @@ For a linear functional theta of h, the corrected estimate is
 Whatever q is, its error is ``mean q * noise + (theta of the miss) - mean q * miss`` with the miss h0 - h_hat.
 The first part has mean zero, because q looks at context and instrument only. The second part is small if q
 weighs functions of (C, A) as theta does. So q minimises the variance of the first part plus the square of the
-second, for a miss that is as smooth as the kernel of the features phi and, point by point, as large as
-``miss_sd`` standard deviations of the outcome. q is a combination of the projected features E[phi | C, Z].
+second, for a miss that is as smooth as the kernel of the features phi. q is a combination of the projected
+features E[phi | C, Z]. The standard error holds the noise, a smooth miss of ``miss_sd`` standard deviations
+of the outcome as far as q leaves it, and a rough one of ``rough_sd`` that no weights could balance: it
+differs from context to context, so it counts at single contexts and cancels in averages over many.
 
 Everything that a row is weighed with comes from rows of other folds: the law of the action, the moments, and
 so q. All is linear in the functional, so one vector and one matrix hold the answers to every question.
@@ -41,6 +43,11 @@ _LENGTH_ROWS = 200
 # and the coarse means over few nodes hold more than the exact ones: intervals are narrower, and what q leaves
 # unbalanced is measured on actions themselves.
 _POINTS = 3
+# q is made against a miss so many times larger than the standard error allows for: bias is worse than noise.
+_CAUTION = 1.6
+# Residuals of an h that was fitted to the same rows, weighed by an estimated q, show too little noise: its
+# standard deviation is counted so many times. Chosen with the defaults below, see docs/results/coverage.md.
+_NOISE_FACTOR = 1.1
 # Keeps the normal equations of q invertible where features hardly differ.
 _JITTER = 1e-12
 
@@ -55,13 +62,17 @@ class Debiased:
         Features of (context, action) that the miss of h is looked for in.
     miss_sd : float
         How large the miss of h may be, in standard deviations of the outcome. Larger is more cautious.
+    rough_sd : float
+        How large a miss may be that differs from context to context, in the same units. It widens intervals
+        for single contexts, such as bands of curves, and hardly those of averages.
     action_bandwidth : float
         How fast the miss may change with the action: the bandwidth of its kernel in median distances between
         actions, at most. Levels of a discrete action have little in common, whatever this is.
     """
 
     n_landmarks: int = 200
-    miss_sd: float = 0.8
+    miss_sd: float = 0.5
+    rough_sd: float = 0.1
     action_bandwidth: float = 1.0
 
     def __post_init__(self) -> None:
@@ -72,6 +83,8 @@ class Debiased:
             value = getattr(self, name)
             if not isinstance(value, (int, float, np.number)) or not 0.0 < value < np.inf:
                 raise InputError(f"Expected a positive {name}, got {value!r}; 1.0 is a good start.")
+        if not isinstance(self.rough_sd, (int, float, np.number)) or not 0.0 <= self.rough_sd < np.inf:
+            raise InputError(f"Expected a finite rough_sd of at least 0, got {self.rough_sd!r}; pass 0.1, say.")
 
     def check(self, n_folds: int) -> None:
         """Refuse one fold, before anything is fitted."""
@@ -138,8 +151,9 @@ class Debiased:
                     balance += features.T @ (weight[part][:, None] * weights)
                 advance()
         imbalance = self.miss_sd * (balance - np.eye(width))
-        covariance = scores.squares() + imbalance.T @ imbalance
-        return SieveUncertainty(sieve.encoder, sieve.features, moment, covariance, float(self.miss_sd))
+        covariance = _NOISE_FACTOR**2 * scores.squares() + imbalance.T @ imbalance
+        sizes = float(self.miss_sd), float(self.rough_sd)
+        return SieveUncertainty(sieve.encoder, sieve.features, moment, covariance, *sizes)
 
     def _weigher(
         self, sieve: KernelSieve, data: TrainingData, means: NodeMeans, rows: IntArray, noise: float
@@ -158,9 +172,10 @@ class Debiased:
             weighted = weight[chunk][:, None] * projected
             cross += weighted.T @ sieve.encode(context, _actions(data, part))
             square += weighted.T @ projected
-        system = self.miss_sd**2 * (cross @ cross.T) + noise * square
+        size = (_CAUTION * self.miss_sd) ** 2
+        system = size * (cross @ cross.T) + noise * square
         system[np.diag_indices(width)] += _JITTER * max(float(np.trace(system)) / width, 1e-300)
-        return np.asarray(self.miss_sd**2 * cho_solve(cho_factor(system), cross))
+        return np.asarray(size * cho_solve(cho_factor(system), cross))
 
     def _sieve(
         self,
@@ -191,7 +206,7 @@ class SieveUncertainty:
     correction : ndarray, shape (width,)
         What to add to h.
     covariance : ndarray, shape (width, width)
-    miss_sd : float
+    miss_sd, rough_sd : float
         As in :class:`Debiased`.
     """
 
@@ -200,6 +215,7 @@ class SieveUncertainty:
     correction: FloatArray
     covariance: FloatArray
     miss_sd: float
+    rough_sd: float
 
     @property
     def width(self) -> int:
@@ -213,21 +229,23 @@ class SieveUncertainty:
         return np.vstack([np.empty((0, self.features.width)), *parts])
 
     def unseen(self, functional: Functional, applied: FloatArray) -> FloatArray:
-        """Return what the miss may do where no landmark is near, such as beyond the observed actions.
+        """Return the variance of what the features cannot see of a functional.
 
-        It is the part of the functional's squared length in the kernel's space that the features do not have;
-        for a mean over many rows that of some of them.
+        That is a smooth miss where no landmark is near, such as beyond the observed actions: the part of the
+        functional's squared length in the kernel's space that the features do not have, for a mean over many
+        rows that of some of them. And it is the rough miss, which is one draw per row.
         """
         context = self.encoder.standardised(functional.context)
         points = [np.hstack([action, context]) / self.features.scales for _, action in functional.terms]
         signs = [coefficient for coefficient, _ in functional.terms]
+        by_row = np.zeros(len(context))
+        for left, first in zip(signs, points, strict=True):
+            for right, second in zip(signs, points, strict=True):
+                by_row += left * right * np.exp(-0.5 * np.sum((first - second) ** 2, axis=1))
         if functional.weight is None:
-            length = np.zeros(len(applied))
-            for left, first in zip(signs, points, strict=True):
-                for right, second in zip(signs, points, strict=True):
-                    length += left * right * np.exp(-0.5 * np.sum((first - second) ** 2, axis=1))
-            hidden = length - np.sum(applied**2, axis=1)
+            rough, hidden = by_row, by_row - np.sum(applied**2, axis=1)
         else:
+            rough = np.array([functional.weight**2 @ by_row])
             some = np.unique(np.linspace(0, len(context) - 1, _LENGTH_ROWS).astype(np.int64))
             weight = functional.weight[some] / functional.weight[some].sum()
             signed = np.concatenate([sign * weight for sign in signs])
@@ -235,7 +253,8 @@ class SieveUncertainty:
             kernel = gaussian_kernel(rows, rows, np.ones(rows.shape[1]))
             seen = signed @ self.features.encode(rows * self.features.scales)
             hidden = np.array([signed @ kernel @ signed - seen @ seen])
-        return np.asarray(self.miss_sd**2 * np.maximum(hidden, 0.0))
+        variance = self.miss_sd**2 * np.maximum(hidden, 0.0) + self.rough_sd**2 * np.maximum(rough, 0.0)
+        return np.asarray(variance)
 
     def band(self, plug_in: FloatArray, applied: FloatArray, unseen: FloatArray, alpha: float) -> Band:
         """Return corrected estimates with normal intervals."""

@@ -138,9 +138,10 @@ class TestIdentities:
             np.mean(np.subtract(*fitted.predict_interval(action, rows.X[:50])[::-1]))
             for action in (inside, outside)
         ]
-        # Far out h may be wrong by the whole prior: 0.8 standard deviations of the outcome.
+        # Far out h may be wrong by the whole prior, smooth and rough, in standard deviations of the outcome.
+        prior = np.hypot(Debiased().miss_sd, Debiased().rough_sd)
         assert widths[1] > 1.5 * widths[0]
-        assert widths[1] == pytest.approx(2 * 1.96 * 0.8 * np.std(rows.Y), rel=0.1)
+        assert widths[1] == pytest.approx(2 * 1.96 * prior * np.std(rows.Y), rel=0.1)
 
     def test_units_of_the_outcome_pass_through(self, rows: Any, fitted: DMLIV) -> None:
         scaled = DMLIV(neural(effort="fast"), n_folds=4, random_state=0)
@@ -166,6 +167,20 @@ class TestStandardErrors:
             est.fit(rows.Y, rows.T, Z=rows.Z, X=rows.X, inference=Debiased(n_landmarks=60, miss_sd=miss))
             widths.append(np.diff(est.ate_interval(rows.X))[0])
         assert widths[0] < widths[1] < widths[2]
+
+    def test_rough_errors_count_at_single_contexts_and_cancel_in_averages(self, rows: Any) -> None:
+        single, average = [], []
+        for rough in (0.0, 0.5):
+            est = DMLIV(linear_learners(), n_folds=3, random_state=0)
+            settings = Debiased(n_landmarks=60, rough_sd=rough)
+            est.fit(rows.Y, rows.T, Z=rows.Z, X=rows.X, inference=settings)
+            single.append(np.subtract(*est.predict_interval(0.0, rows.X)) / -3.919928)
+            average.append(np.subtract(*est.ate_interval(rows.X)) / -3.919928)
+        added = np.sqrt(single[1] ** 2 - single[0] ** 2) / np.std(rows.Y)
+        np.testing.assert_allclose(added, 0.5, rtol=1e-6)
+        assert average[0] < average[1]
+        # One draw per row, at most two of them for a difference: nothing next to one row's.
+        assert average[1] ** 2 - average[0] ** 2 <= 2.0 * (0.5 * np.std(rows.Y)) ** 2 / N * (1 + 1e-9)
 
     def test_copies_of_rows_say_nothing_new_when_they_are_a_cluster(self, rows: Any) -> None:
         twice = np.tile(np.arange(N), 2)
@@ -259,10 +274,17 @@ class TestBadInput:
 
     @pytest.mark.parametrize(
         "settings",
-        [{"n_landmarks": 0}, {"miss_sd": 0.0}, {"action_bandwidth": -1.0}, {"miss_sd": float("nan")}],
+        [
+            {"n_landmarks": 0},
+            {"miss_sd": 0.0},
+            {"rough_sd": -0.1},
+            {"rough_sd": float("inf")},
+            {"action_bandwidth": -1.0},
+            {"miss_sd": float("nan")},
+        ],
     )
     def test_settings(self, settings: Any) -> None:
-        with pytest.raises(InputError, match="Expected a positive"):
+        with pytest.raises(InputError, match="Expected a (positive|finite)"):
             Debiased(**settings)
         with pytest.raises(InputError, match="replicates"):
             Bootstrap(1)
