@@ -84,7 +84,7 @@ class Debiased:
             if not isinstance(value, (int, float, np.number)) or not 0.0 < value < np.inf:
                 raise InputError(f"Expected a positive {name}, got {value!r}; 1.0 is a good start.")
         if not isinstance(self.rough_sd, (int, float, np.number)) or not 0.0 <= self.rough_sd < np.inf:
-            raise InputError(f"Expected a finite rough_sd of at least 0, got {self.rough_sd!r}; pass 0.1, say.")
+            raise InputError(f"Expected a finite rough_sd of at least 0, got {self.rough_sd!r}; try 0.1.")
 
     def check(self, n_folds: int) -> None:
         """Refuse one fold, before anything is fitted."""

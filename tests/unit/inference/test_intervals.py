@@ -284,7 +284,7 @@ class TestBadInput:
         ],
     )
     def test_settings(self, settings: Any) -> None:
-        with pytest.raises(InputError, match="Expected a (positive|finite)"):
+        with pytest.raises(InputError, match=r"Expected a (positive|finite)"):
             Debiased(**settings)
         with pytest.raises(InputError, match="replicates"):
             Bootstrap(1)
