@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Self
 
@@ -16,10 +17,10 @@ from dmliv.second_stage.base import StructuralModel
 _FEWEST_ROWS = 20
 
 
-class DirectIV(CounterfactualEstimator):
+class DirectIV(CounterfactualEstimator, ABC):
     """Base of estimators that learn h from all rows at once.
 
-    A subclass says in :meth:`_learn` how.
+    A subclass says in ``_learn`` how.
     """
 
     action_kind: ActionKind
@@ -61,10 +62,10 @@ class DirectIV(CounterfactualEstimator):
         self.counterfactual_ = Counterfactual.learned(model, data, seed=seed)
         return self
 
+    @abstractmethod
     def _check_parameters(self) -> None:
         """Refuse parameters that cannot be used whatever the data are."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _learn(self, data: TrainingData, seed: int) -> tuple[StructuralModel, Mapping[str, object]]:
         """Return h, and what else a fitted estimator tells, by attribute."""
-        raise NotImplementedError
