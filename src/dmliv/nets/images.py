@@ -17,6 +17,8 @@ from dmliv.nets.randomness import Draws, drawn
 
 ImageFeatureName = Literal["gradients", "convolution"]
 
+# Components this much smaller than the first have no variance but that of rounding.
+_ROUNDING = 1e-10
 _KERNEL = 3
 
 
@@ -102,9 +104,11 @@ class GradientFeatures:
     ) -> GradientFeatures:
         """Learn the main components from the histograms of training images."""
         centre = histograms.mean(axis=0)
-        kept = min(n_components, *histograms.shape)
         _, scales, directions = np.linalg.svd(histograms - centre, full_matrices=False)
         deviation = scales / np.sqrt(len(histograms))
+        # Fewer images than components leave some without variance: these would be rounding errors, blown up.
+        n_varying = int(np.sum(deviation > _ROUNDING * deviation[0]))
+        kept = max(1, min(n_components, n_varying))
         # Between no whitening (rare shapes vanish) and full whitening (noise is blown up).
         shrink = np.sqrt(np.maximum(deviation[:kept], 1e-12) * max(deviation[0], 1e-12))
         return cls(height, width, centre, directions[:kept].T / shrink)
