@@ -45,8 +45,8 @@ _LENGTH_ROWS = 200
 _POINTS = 3
 # q is made against a miss so many times larger than the standard error allows for: bias is worse than noise.
 _CAUTION = 1.6
-# Residuals of an h that was fitted to the same rows, weighed by an estimated q, show too little noise: its
-# standard deviation is counted so many times. Chosen with the defaults below, see docs/results/coverage.md.
+# The standard deviation of the noise is counted so many times: with that, errors were most nearly as large as
+# standard errors on simulated data. Chosen together with the defaults below, see docs/results/coverage.md.
 _NOISE_FACTOR = 1.1
 # Keeps the normal equations of q invertible where features hardly differ.
 _JITTER = 1e-12
