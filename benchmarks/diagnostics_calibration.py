@@ -175,7 +175,7 @@ def measure(design: Design, seed: int) -> dict[str, float]:
             "effective_f": strength.effective_f,
             "partial_r2": strength.partial_r2,
         }
-    estimator = DMLIV(design.learners(), n_folds=_FOLDS, random_state=seed)
+    estimator = DMLIV(design.learners(), pilot=None, n_folds=_FOLDS, random_state=seed)
     cluster = np.arange(design.n_rows) * _CLUSTERS // design.n_rows if design.clustered else None
     estimator.fit(drawn.Y, drawn.T, Z=drawn.Z, X=drawn.X, cluster=cluster)
     runtime = Runtime(torch.device("cpu"), SilentProgress(), 1)
@@ -263,6 +263,9 @@ def _read() -> list[dict[str, Any]]:
 
 
 _OPENING = f"""# Diagnostics: when they warn
+
+**This page shows the default before the pilot**: DML-IV here has `pilot=None`, which learns h from the
+moments of the instrument alone.
 
 How often each warning of `est.diagnostics()` comes on simulated data, where it should and where it should
 not. Made by `benchmarks/diagnostics_calibration.py` from [records](simulations/diagnostics.jsonl); seeds from

@@ -56,11 +56,14 @@ class Learners:
         its out-of-fold residuals give the spread; a discrete action takes a classifier.
     structural : StructuralLearner or scikit-learn regressor
         Learns h(context, action). A plain regressor is fitted on one drawn action per row.
+    with_pilot : bool
+        Whether h may start from a pilot. The paper's presets do without, whatever an estimator's ``pilot``.
     """
 
     outcome: OutcomeLearner
     action: ActionLearner
     structural: StructuralLearner
+    with_pilot: bool = True
 
     def __post_init__(self) -> None:
         """Wrap plain scikit-learn estimators, so that they can stand in a role as they are."""
@@ -258,6 +261,7 @@ def paper_neural(
         NeuralOutcome(shared),
         NeuralAction(shared, n_components=n_components),
         NeuralStructural(structural, DrawRule("single"), centre_action=False),
+        with_pilot=False,
     )
 
 
@@ -311,4 +315,5 @@ def _paper_trees(trees: BaseEstimator, classifier: BaseEstimator) -> Learners:
         RegressorOutcome(nuisance),
         RegressorAction(nuisance, classifier=clone(classifier).set_params(min_samples_leaf=100)),
         RegressorStructural(clone(trees).set_params(min_samples_leaf=10)),
+        with_pilot=False,
     )

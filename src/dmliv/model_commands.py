@@ -60,6 +60,14 @@ def fit(
         str | None, typer.Option(help=f"For dml-iv, ce-dml-iv and deepiv: one of {', '.join(LEARNERS)}.")
     ] = None,
     folds: Annotated[int | None, typer.Option(min=1, help="Folds, for dml-iv and deepiv.")] = None,
+    pilot: Annotated[
+        bool | None,
+        typer.Option(
+            "--pilot/--no-pilot",
+            help="For dml-iv, ce-dml-iv and deepiv: start from a control-function regression, which is the "
+            "default but with --learners paper.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of everything random.")] = 0,
     action_kind: Annotated[str, typer.Option(help="One of auto, continuous, discrete.")] = "auto",
     intervals: Annotated[
@@ -95,7 +103,7 @@ def fit(
     if learners is not None:
         require_choice("--learners", learners, LEARNERS)
     require_choice("--action-kind", action_kind, ("auto", "continuous", "discrete"))
-    estimator = make_estimator(method, learners, folds, seed, action_kind)
+    estimator = make_estimator(method, learners, folds, seed, action_kind, pilot)
     options = fit_options(estimator, method, folds, intervals, cluster)
     require_place(output)
     request = FitRequest(
@@ -116,6 +124,7 @@ def fit(
         drop_missing=drop_missing,
         delimiter=delimiter,
         stream_above=stream_above,
+        pilot=pilot,
     )
     console = Console(highlight=False)
     fit_and_show(console, estimator, request)

@@ -44,6 +44,8 @@ class FitRequest:
     delimiter : str or None
     stream_above : float
         Megabytes beyond which a CSV file is read in parts.
+    pilot : bool or None
+        Whether a pilot was asked for; None for no word about it.
     """
 
     data: Path
@@ -55,6 +57,7 @@ class FitRequest:
     drop_missing: bool
     delimiter: str | None
     stream_above: float
+    pilot: bool | None = None
 
     def single(self, role: str) -> str | None:
         """Return the only column of a role, or None."""
@@ -192,6 +195,7 @@ def _refuse_unstreamable(request: FitRequest, source: str, advice: str) -> None:
         "--control": bool(request.roles["control"]),
         "--cluster": bool(request.roles["cluster"]),
         "--intervals": bool(request.intervals),
+        "--pilot": bool(request.pilot),
         "--drop-missing": request.drop_missing and request.data.is_dir(),
     }
     for name, is_given in given.items():

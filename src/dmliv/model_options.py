@@ -68,7 +68,12 @@ def _long_name(parameter: Any) -> str:
 
 
 def make_estimator(
-    method: str, learners: str | None, folds: int | None, seed: int, action_kind: str
+    method: str,
+    learners: str | None,
+    folds: int | None,
+    seed: int,
+    action_kind: str,
+    pilot: bool | None = None,
 ) -> CounterfactualEstimator:
     """Return the estimator that options ask for.
 
@@ -96,6 +101,11 @@ def make_estimator(
             raise InputError(
                 f"Expected --learners for {', '.join(two_stage)} alone, got it for {method}; leave it out."
             )
+        if pilot is not None:
+            raise InputError(
+                f"Expected --pilot or --no-pilot for {', '.join(two_stage)} alone, got one for {method}; "
+                "leave it out."
+            )
         other: CounterfactualEstimator = others[method](**options)
         return other
     makers: dict[str, Callable[[], presets.Learners]] = {
@@ -105,7 +115,14 @@ def make_estimator(
         "forest": presets.forest,
         "paper": presets.paper_neural,
     }
-    estimator: CounterfactualEstimator = two_stage[method](makers[learners or "neural"](), **options)
+    chosen = makers[learners or "neural"]()
+    if pilot and not chosen.with_pilot:
+        raise InputError(
+            f"Expected --pilot with learners that may have one, got it with {learners}; leave it out."
+        )
+    if pilot is False:
+        options["pilot"] = None
+    estimator: CounterfactualEstimator = two_stage[method](chosen, **options)
     return estimator
 
 

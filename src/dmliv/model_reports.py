@@ -16,6 +16,7 @@ from dmliv.errors import InputError, listed
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.policy.decisions import Decisions
 from dmliv.policy.greedy import GreedyPolicy
+from dmliv.report.pilot_words import pilot_cautions, pilot_words
 
 # Columns of a role that are shown one by one.
 _MOST_COLUMNS = 30
@@ -50,7 +51,7 @@ def show_columns(console: Console, data: TrainingData, outcome: str) -> None:
 
 
 def show_fit(console: Console, estimator: CounterfactualEstimator, strength: InstrumentStrength) -> None:
-    """Print how well the first stage fits."""
+    """Print how well the first stage fits, and where h starts from."""
     grid = Grid(title="First stage", title_justify="left", show_header=False)
     grid.add_column()
     grid.add_column(justify="right")
@@ -74,13 +75,15 @@ def show_fit(console: Console, estimator: CounterfactualEstimator, strength: Ins
     grid.add_row("Strength: F of what it moves, nonlinear", f"{strength.projected_f:,.1f}")
     grid.add_row("Strength: effective F, linear", f"{strength.effective_f:,.1f}")
     console.print(grid)
+    for sentence in pilot_words(estimator):
+        console.print(sentence, markup=False)
 
 
 def fit_warnings(
     data: TrainingData, estimator: CounterfactualEstimator, strength: InstrumentStrength
 ) -> list[str]:
     """Return what speaks against relying on the fit."""
-    found = []
+    found = list(pilot_cautions(estimator))
     if strength.is_weak:
         found.append(
             f"The instrument explains {100.0 * strength.partial_r2:.2g} % of what the context leaves open of "

@@ -8,8 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dmliv import InputError
+from dmliv import DMLIV, InputError
 from dmliv.export import to_onnx
+from dmliv.first_stage import crossfit
+from dmliv.kernels.process import ProcessSettings
+from dmliv.second_stage.pilot import ControlFunction
+from dmliv.second_stage.pilot_model import PilotedModel
 from dmliv.second_stage.regressor import RegressorStructuralModel
 
 pytest.importorskip("onnx")
@@ -44,7 +48,19 @@ def exported(model: Any, folder: Path) -> Any:
 
 
 def refuses(estimator: Any) -> bool:
-    return isinstance(estimator.structural_model_, RegressorStructuralModel)
+    model = estimator.structural_model_
+    learned = model.remainder if isinstance(model, PilotedModel) else model
+    return isinstance(learned, RegressorStructuralModel)
+
+
+def agree(estimator: Any, case: Any, folder: Path) -> None:
+    X, T = case.some_X(N), case.T[:N]
+    session = exported(estimator, folder)
+    inputs = {} if X is None else context_inputs(estimator, X)
+    (found,) = session.run(None, inputs | action_inputs(estimator, T))
+    expected = estimator.predict(T, X)
+    assert found.shape == (N,)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
 
 
 def test_predictions(method: Any, case: Any, tmp_path: Path) -> None:
@@ -54,13 +70,29 @@ def test_predictions(method: Any, case: Any, tmp_path: Path) -> None:
             to_onnx(estimator, tmp_path / "model.onnx")
         assert not list(tmp_path.iterdir())
         return
-    X, T = case.some_X(N), case.T[:N]
-    session = exported(estimator, tmp_path)
-    inputs = {} if X is None else context_inputs(estimator, X)
-    (found,) = session.run(None, inputs | action_inputs(estimator, T))
-    expected = estimator.predict(T, X)
-    assert found.shape == (N,)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+    agree(estimator, case, tmp_path)
+
+
+@pytest.mark.parametrize("least_evidence", [np.inf, -np.inf], ids=["alone", "with a remainder"])
+def test_pilots(
+    least_evidence: float,
+    case: Any,
+    tiny_learners: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever the moments say of a pilot on these few rows, both kinds of models are written."""
+    monkeypatch.setattr(crossfit, "LEAST_EVIDENCE", least_evidence)
+    pilot = ControlFunction(ProcessSettings(40, 100, 20), least_strength=0.0)
+    estimator = DMLIV(tiny_learners, n_folds=2, pilot=pilot, random_state=0).fit(**case.roles)
+    assert (estimator.structural_model_.remainder is None) == (least_evidence > 0.0)
+    agree(estimator, case, tmp_path)
+
+
+def test_without_a_pilot(case: Any, tiny_learners: Any, tmp_path: Path) -> None:
+    estimator = DMLIV(tiny_learners, n_folds=2, pilot=None, random_state=0).fit(**case.roles)
+    assert not isinstance(estimator.structural_model_, PilotedModel)
+    agree(estimator, case, tmp_path)
 
 
 def test_policies(method: Any, case: Any, tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 All problems run on small files in the formats of the real ones; when the environment variable DMLIV_DATA
 names a folder with the real files, those with external files run on them as well. The problems of the suite
-keep the first part of the contract; their laws and policies have tests of their own.
+and those about mean effects keep the first part of the contract; their laws and policies have tests of their
+own.
 """
 
 import importlib.util
@@ -19,7 +20,18 @@ import pytest
 
 from dmliv.data import IVData
 from dmliv.errors import InputError
-from dmliv.problems import IHDP, PMCMR, SUITE, ImageDemand, Problem, TicketDemand, assets
+from dmliv.problems import (
+    IHDP,
+    PMCMR,
+    SUITE,
+    VIOLATIONS,
+    CardWages,
+    Encouragement,
+    ImageDemand,
+    Problem,
+    TicketDemand,
+    assets,
+)
 from dmliv.problems.assets import Asset
 
 SMALL_FILES = Path(__file__).parents[1] / "unit" / "problems" / "small_files.py"
@@ -63,7 +75,11 @@ SUITE_CASES = {
         n_instruments=problem.n_instruments,
         n_actions=problem.n_actions,
     )
-    for problem in SUITE.values()
+    for problem in (*SUITE.values(), *VIOLATIONS.values())
+}
+SUITE_CASES |= {
+    "encouragement": Case(lambda **_: Encouragement("curved"), 20_000, 1, 10),
+    "Card": Case(lambda **_: CardWages(), 20_000, 1, 4),
 }
 RUNS = [(name, "small") for name in CASES]
 SUITE_RUNS = [(name, "no") for name in SUITE_CASES]
@@ -175,7 +191,7 @@ def test_shapes(any_subject: Subject) -> None:
     for values in (data.Y, data.T, data.Z, data.X, X, T, truth):
         assert values.dtype.kind in "UO" or np.isfinite(values).all()
     if not getattr(problem, "levels", ()):
-        low, high = np.asarray(problem.action_range)
+        low, high = np.asarray(getattr(problem, "contrast", None) or problem.action_range)
         assert np.all(low < high)
 
 

@@ -47,7 +47,7 @@ def test_demo_succeeds_and_explains_itself(demo_run: tuple[Result, Path]) -> Non
 
 def test_demo_shows_progress_on_standard_error_only(demo_run: tuple[Result, Path]) -> None:
     result, _ = demo_run
-    assert "structural model" in result.stderr
+    assert "action model" in result.stderr
     assert "choice of" not in result.stdout
 
 

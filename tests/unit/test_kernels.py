@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dmliv.kernel_tuning import PENALTIES, column_groups, regression_scales, ridge_losses, search_scales
-from dmliv.kernels import (
+from dmliv.kernels.features import (
     FourierFeatures,
     LandmarkFeatures,
     Moments,
@@ -15,6 +14,7 @@ from dmliv.kernels import (
     regress_features,
     ridge_path,
 )
+from dmliv.kernels.tuning import PENALTIES, column_groups, regression_scales, ridge_losses, search_scales
 from dmliv.progress import SilentProgress
 
 SCALES = np.array([1.0, 2.0, 0.5])

@@ -51,7 +51,8 @@ def draw(contents: Contents, metric: Metric) -> Figure:
 def draw_boxes(contents: Contents, metric: Metric) -> Figure:
     """Draw one box per method (median, quartiles, whiskers, single seeds beyond them), one panel per cell.
 
-    Diamonds are published numbers, the grey line is the metric's reference. Errors have a log scale.
+    Diamonds are published numbers, the grey line is the metric's reference, or zero for signed errors. Other
+    errors have a log scale.
     """
     rows = statistics(contents, metric)
     cells = list(dict.fromkeys(row.group.cell for row in rows))
@@ -129,6 +130,8 @@ def _draw_panel(axis: Axes, rows: Sequence[Statistics], metric: Metric, places: 
                 markersize=4.5,
                 zorder=4,
             )
+    if metric.better == "zero":
+        axis.axvline(0.0, color=OPTIMUM_COLOUR, lw=1.5, zorder=1)
     if metric.reference is not None:
         best = [value for row in rows for value in row.group.values(metric.reference)]
         if best:
@@ -165,6 +168,8 @@ def _legend(rows: Sequence[Statistics], metric: Metric) -> str:
     words = ["diamond: published"] if any(row.published is not None for row in rows) else []
     if any(len(row.group.values(metric.name)) >= _FEWEST_FOR_BOX for row in rows):
         words.append("circle: a seed far from the others")
+    if metric.better == "zero":
+        words.append("line: no error")
     if metric.reference is not None:
         random = metric.reference.startswith("random")
         words.append(f"line: {'random actions' if random else 'the best there is'}")

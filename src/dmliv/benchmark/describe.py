@@ -22,10 +22,16 @@ from dmliv.errors import InputError
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 
 # How a trial is run, not what it computes: folders, display, and jobs that by contract change no number.
-UNDESCRIBED: Final = frozenset({"data_dir", "verbose", "n_jobs"})
+# Whether learners allow a pilot says nothing either, because every method spells its pilot out.
+UNDESCRIBED: Final = frozenset({"data_dir", "verbose", "n_jobs", "with_pilot"})
 # Parameters that came after the first records, by type, each with the value that changes nothing: with that
 # value they are not described.
 ADDED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "DMLIV": {"pilot": None},
+    "CEDMLIV": {"pilot": None},
+    "DeepIV": {"pilot": None},
+    "Regression": {"pilot": None},
+    "Oracle": {"pilot": None},
     "NetworkSettings": {"trial_share": 1.0},
     "KernelStructural": {"n_search_rows": 2000},
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
-from dmliv.benchmark import methods, problems, sensitivity
+from dmliv.benchmark import instrument_grids, methods, problems, sensitivity
 from dmliv.benchmark.suite import suite_tasks
 from dmliv.benchmark.trials import Cell, Grid, Metric
 from dmliv.errors import InputError
@@ -247,6 +247,9 @@ _BUILDERS: Final = {
     "parts": _parts,
     "convergence": _convergence,
     "suite": _suite,
+    "ordinary": instrument_grids.ordinary,
+    "assumption": instrument_grids.assumption,
+    "mean-effects": instrument_grids.mean_effects,
 }
 GRID_NAMES: Final = tuple(_BUILDERS)
 

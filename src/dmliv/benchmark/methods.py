@@ -1,6 +1,6 @@
 """Methods: estimators under a name, with every setting spelled out.
 
-Presets are passed explicitly (never left to an estimator's default of None), so that a changed preset changes
+Presets and pilots are passed explicitly (never left to a default), so that a changed preset changes
 the description of the estimator and makes new trials. Estimators are imported when they are built.
 """
 
@@ -29,6 +29,7 @@ from dmliv.learners import (
 )
 from dmliv.nets.settings import ByRows
 from dmliv.second_stage.projection import DrawRule, DrawRuleName
+from dmliv.second_stage.remainder import PilotLike
 
 TwoStageName = Literal["dml-iv", "ce-dml-iv", "deepiv"]
 TWO_STAGE: Final[dict[TwoStageName, str]] = {
@@ -144,6 +145,28 @@ def suite_methods() -> tuple[Method, ...]:
         *others(),
         least_squares(),
         *references(),
+    )
+
+
+def instrument_methods() -> tuple[Method, ...]:
+    """Return the methods for ordinary instruments, and for problems without a control function."""
+    return _with_and_without_pilot(
+        Method(
+            "2sls-interactions",
+            "2SLS, squares and interactions",
+            partial(_build_other, "TwoStageLeastSquares", degree=2, interactions=True),
+        )
+    )
+
+
+def effect_methods() -> tuple[Method, ...]:
+    """Return the methods for mean effects: the instruments are binary there, and identify no square."""
+    return _with_and_without_pilot(
+        Method(
+            "2sls-interactions",
+            "2SLS, interactions",
+            partial(_build_other, "TwoStageLeastSquares", interactions=True),
+        )
     )
 
 
@@ -294,6 +317,28 @@ def networks_of(preset: Learners) -> Any:
     return structural.networks
 
 
+def piloted_methods() -> tuple[Method, ...]:
+    """Return DML-IV and CE-DML-IV as they are by default, with a pilot, and DML-IV without."""
+    default: PilotLike = "control-function"
+    return (
+        Method("dml-iv", "DML-IV", partial(_build_two_stage, "dml-iv", neural, pilot=default)),
+        Method("dml-iv-no-pilot", "DML-IV, no pilot", partial(_build_two_stage, "dml-iv", neural)),
+        Method("ce-dml-iv", "CE-DML-IV", partial(_build_two_stage, "ce-dml-iv", neural, pilot=default)),
+    )
+
+
+def _with_and_without_pilot(flexible_least_squares: Method) -> tuple[Method, ...]:
+    _, deep_gmm, kernel_iv = others()
+    return (
+        *piloted_methods(),
+        kernel_iv,
+        deep_gmm,
+        least_squares(),
+        flexible_least_squares,
+        *references(),
+    )
+
+
 def _uncorrected() -> Learners:
     preset = neural()
     rivals: Any = preset.structural
@@ -312,10 +357,10 @@ def _image_paper() -> Learners:
     return paper_neural("image", PIXELS)
 
 
-def _build_two_stage(name: TwoStageName, preset: Preset) -> Any:
+def _build_two_stage(name: TwoStageName, preset: Preset, *, pilot: PilotLike = None) -> Any:
     from dmliv.estimators import CEDMLIV, DMLIV, DeepIV
 
-    return {"dml-iv": DMLIV, "ce-dml-iv": CEDMLIV, "deepiv": DeepIV}[name](preset())
+    return {"dml-iv": DMLIV, "ce-dml-iv": CEDMLIV, "deepiv": DeepIV}[name](preset(), pilot=pilot)
 
 
 def _build_other(name: str, **settings: Any) -> Any:
@@ -327,7 +372,7 @@ def _build_other(name: str, **settings: Any) -> Any:
 def _build_reference(name: str) -> Any:
     from dmliv.benchmark import oracle
 
-    return getattr(oracle, name)(replace(neural(), action=oracle.ObservedAction()))
+    return getattr(oracle, name)(replace(neural(), action=oracle.ObservedAction()), pilot=None)
 
 
 def _build_bandit(name: str) -> Any:

@@ -122,7 +122,7 @@ def _changed_short_image(change: Change) -> Learners:
 
 
 def _apply(preset: Learners, change: Change) -> Learners:
-    roles: dict[str, Any] = dict(vars(preset))
+    roles: dict[str, Any] = {role: getattr(preset, role) for role in ("outcome", "action", "structural")}
     for role, learner in roles.items():
         settings: dict[str, Any] = {}
         if change.rate is not None:
@@ -135,4 +135,4 @@ def _apply(preset: Learners, change: Change) -> Learners:
         if change.width is not None:
             settings["hidden"] = (change.width, change.width // 2, change.width // 4)
         roles[role] = replace(learner, settings=replace(learner.settings, **settings))
-    return Learners(**roles)
+    return replace(preset, **roles)

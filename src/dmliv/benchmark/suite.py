@@ -1,4 +1,4 @@
-"""The task of the suite: how estimators are judged on its problems."""
+"""The tasks of the suite: how estimators are judged on its problems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from dmliv.benchmark.oracle import rows_for
 from dmliv.benchmark.trials import Metrics
 from dmliv.data import IVData
 from dmliv.policy.value import policy_value
-from dmliv.problems.suite import REPORTED_ONLY, TUNED_ON, SuiteProblem
+from dmliv.problems.suite import (
+    ORDINARY_REPORTED_ONLY,
+    ORDINARY_SHARES,
+    ORDINARY_TUNED_ON,
+    REPORTED_ONLY,
+    TUNED_ON,
+    VIOLATIONS,
+    SuiteProblem,
+    with_instrument_share,
+)
 
 # Contexts for policies have a seed of their own, far from those of training samples.
 _CONTEXT_SEED = 1_000_001
@@ -72,6 +81,42 @@ class SuiteTask:
         )
 
 
+@dataclass(frozen=True)
+class OrdinaryTask(SuiteTask):
+    """A problem of the suite whose instrument explains a known share of the action.
+
+    Parameters
+    ----------
+    problem : SuiteProblem
+        With the strength that belongs to the share.
+    n_contexts : int
+        Contexts that policies are judged on.
+    share : float
+        What the instrument explains of the action, beyond the context.
+    """
+
+    share: float = 0.1
+
+    @property
+    def label(self) -> str:
+        """Name of the problem, and the share."""
+        return f"{self.problem.name}, {100.0 * self.share:g} %"
+
+
 def suite_tasks() -> tuple[SuiteTask, ...]:
     """Return the tasks of all problems, those that settings may be chosen on first."""
     return tuple(SuiteTask(problem) for problem in (*TUNED_ON, *REPORTED_ONLY))
+
+
+def ordinary_tasks() -> tuple[OrdinaryTask, ...]:
+    """Return problems with instruments of ordinary strength, those that settings may be chosen on first."""
+    return tuple(
+        OrdinaryTask(with_instrument_share(problem, share), share=share)
+        for problem in (*ORDINARY_TUNED_ON, *ORDINARY_REPORTED_ONLY)
+        for share in ORDINARY_SHARES
+    )
+
+
+def violation_tasks() -> tuple[SuiteTask, ...]:
+    """Return the problems without a control function, those that settings may be chosen on first."""
+    return tuple(SuiteTask(problem) for problem in VIOLATIONS.values())

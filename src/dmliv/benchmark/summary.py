@@ -95,6 +95,11 @@ class Statistics:
     published: Published | None
 
     @property
+    def root_mean_square(self) -> float:
+        """Root of the mean square: of signed errors the root mean squared error."""
+        return float(np.sqrt(self.mean**2 + self.sd**2 * (self.n - 1) / self.n)) if self.n else float("nan")
+
+    @property
     def ratio(self) -> float | None:
         """Ours over the published number, the same statistic of both; None where that says nothing."""
         # Some published rewards are below zero: a ratio of such numbers would not say which is better.

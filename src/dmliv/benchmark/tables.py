@@ -18,7 +18,8 @@ from dmliv.benchmark.summary import (
     relative_times,
     statistics,
 )
-from dmliv.benchmark.trials import Metric
+from dmliv.benchmark.trials import Grid, Metric
+from dmliv.second_stage.remainder import read_pilot
 
 _ESCAPED: Final = {
     "\\": r"\textbackslash{}",
@@ -40,18 +41,18 @@ _LONGEST_ERROR: Final = 200
 def table_cells(contents: Contents, metric: Metric) -> tuple[list[str], list[list[str]]]:
     """Return header and rows of the table of a metric, as text."""
     rows = statistics(contents, metric)
+    signed = metric.better == "zero"
     spread = "quartiles" if rows and rows[0].has_quartiles else "lowest to highest"
     header = [
         "",
         "method",
         "seeds",
         "failed",
-        f"median ({spread})",
-        "mean (sd)",
+        *(("root mean squared error", "bias (sd)") if signed else (f"median ({spread})", "mean (sd)")),
         "published",
         "ours / published",
     ]
-    return header, [_row(contents, row) for row in rows]
+    return header, [_row(contents, row, signed=signed) for row in rows]
 
 
 def rate_cells(contents: Contents, metric: Metric) -> list[tuple[str, float]]:
@@ -94,7 +95,7 @@ def markdown(contents: Contents, figures: Mapping[str, str] | None = None) -> st
         File names of the figures by metric.
     """
     grid = contents.grid
-    parts = [f"# {grid.title}", caption(contents), _notes(contents)]
+    parts = [f"# {grid.title}", _before_pilot(grid), caption(contents), _notes(contents)]
     for metric in grid.metrics:
         header, rows = table_cells(contents, metric)
         parts.append(f"## {_capitalised(metric.label)}")
@@ -176,15 +177,19 @@ def failed_text(row: Statistics) -> str:
     return f"{failed} of {len(row.group.records)} failed" if failed else ""
 
 
-def _row(contents: Contents, row: Statistics) -> list[str]:
+def _row(contents: Contents, row: Statistics, *, signed: bool) -> list[str]:
     published, ratio = row.published, row.ratio
     sd = "" if published is None or published.sd is None else f" ({published.sd:.4f})"
+    if signed:
+        centre = f"{row.root_mean_square:.4f}" if row.n else _ABSENT
+    else:
+        centre = _with_spread(row.n, f"{row.median:.4f}", f"({row.low:.4f} to {row.high:.4f})")
     return [
         cell_label(contents.grid, row.group.cell),
         row.group.method.label,
         str(row.n),
         failed_text(row),
-        _with_spread(row.n, f"{row.median:.4f}", f"({row.low:.4f} to {row.high:.4f})"),
+        centre,
         _with_spread(row.n, f"{row.mean:.4f}", f"({row.sd:.4f})"),
         "" if published is None else f"{published.statistic} {published.value:.4g}{sd}",
         "" if ratio is None else f"{ratio:.2f}",
@@ -196,6 +201,22 @@ def _with_spread(n: int, centre: str, spread: str) -> str:
     if n == 0:
         return _ABSENT
     return f"{centre} {spread}" if n > 1 else centre
+
+
+def _before_pilot(grid: Grid) -> str:
+    """Return a note where methods that have a pilot by default are shown without one, and none with one."""
+    settings = [method.build().get_params(deep=False) for method in grid.methods]
+    pilots = [
+        each["pilot"]
+        for each in settings
+        if "pilot" in each and read_pilot("control-function", each["learners"], n_rows=1) is not None
+    ]
+    if not pilots or any(pilot is not None for pilot in pilots):
+        return ""
+    return (
+        "**This page shows the default before the pilot**: all two-stage methods here have `pilot=None`, "
+        "which learns h from the moments of the instrument alone."
+    )
 
 
 def _notes(contents: Contents) -> str:

@@ -112,15 +112,16 @@ class Metric:
         Its name in records.
     label : str
         Its name in tables and figures.
-    better : {"lower", "higher"}
-        Which direction is better; errors ("lower") are drawn on a log scale.
+    better : {"lower", "higher", "zero"}
+        Which direction is better; errors ("lower") are drawn on a log scale. Signed errors ("zero") have a
+        root mean square and a mean, the bias, in place of median and mean.
     reference : str or None
         A metric that shows the best there is, such as the optimum of a reward.
     """
 
     name: str
     label: str
-    better: Literal["lower", "higher"] = "lower"
+    better: Literal["lower", "higher", "zero"] = "lower"
     reference: str | None = None
 
 

@@ -36,9 +36,9 @@ def row_losses(data: TrainingData, first_stage: FirstStage) -> tuple[FloatArray,
     action = action_vectors(data.action_spec, data.action)
     mean = first_stage.law.mean().cpu().double().numpy()
     lost = _relative(action, mean, data.weight)
-    if first_stage.outcome_model is None:
+    if first_stage.outcome_model is None and first_stage.pilot_mean is None:
         return lost, None
-    return lost, _relative(data.outcome[:, None], first_stage.target[:, None], data.weight)
+    return lost, _relative(data.outcome[:, None], first_stage.outcome_mean[:, None], data.weight)
 
 
 def fold_losses(data: TrainingData, first_stage: FirstStage) -> tuple[FoldLoss, ...]:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dmliv.data import FloatArray, IntArray, Table, TrainingData
-from dmliv.kernel_tuning import regression_scales
-from dmliv.kernels import (
+from dmliv.kernels.features import (
     KernelFeatures,
     LandmarkFeatures,
     Moments,
@@ -18,10 +17,11 @@ from dmliv.kernels import (
     regress_features,
     ridge_path,
 )
+from dmliv.kernels.projected import ProjectedProblem
+from dmliv.kernels.tuning import regression_scales
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
 from dmliv.progress import ProgressReporter
-from dmliv.projected_kernel import ProjectedProblem
 from dmliv.second_stage.base import action_vectors
 from dmliv.second_stage.kernel import action_blocks, column_blocks, kernel_encoder
 

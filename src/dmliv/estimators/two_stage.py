@@ -36,6 +36,7 @@ from dmliv.nets.device import resolve_device, single_thread
 from dmliv.policy.support import ActionSupport, LawSupport
 from dmliv.progress import progress_for
 from dmliv.second_stage.base import StructuralModel
+from dmliv.second_stage.remainder import PilotLike, fit_structural, read_pilot
 from dmliv.second_stage.score import nuisance_losses, projected_outcome
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class TwoStageIV(CounterfactualEstimator):
         learners: Learners | None = None,
         *,
         n_folds: int = 10,
+        pilot: PilotLike = "control-function",
         action_kind: ActionKind = "auto",
         random_state: int | np.random.RandomState | None = None,
         device: str = "auto",
@@ -89,6 +91,7 @@ class TwoStageIV(CounterfactualEstimator):
     ) -> None:
         self.learners = learners
         self.n_folds = n_folds
+        self.pilot = pilot
         self.action_kind = action_kind
         self.random_state = random_state
         self.device = device
@@ -164,6 +167,7 @@ class TwoStageIV(CounterfactualEstimator):
                 "Expected learners such as neural() or Learners(outcome=, action=, structural=), got "
                 f"{learners!r}."
             )
+        pilot = read_pilot(self.pilot, learners, len(data))
         runtime = Runtime(resolve_device(self.device), progress_for(self.verbose), worker_count(self.n_jobs))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         first_seed, second_seed = (int(state) for state in np.random.SeedSequence(seed).generate_state(2))
@@ -177,8 +181,9 @@ class TwoStageIV(CounterfactualEstimator):
                 runtime=runtime,
                 judged=learners.structural.needs_judging,
                 cluster=groups,
+                pilot_learner=pilot,
             )
-            model = learners.structural.fit(data, first_stage, seed=second_seed, runtime=runtime)
+            model = fit_structural(learners.structural, data, first_stage, seed=second_seed, runtime=runtime)
             losses = nuisance_losses(data, first_stage)
             uncertainty: Uncertainty | None = None
             if isinstance(wanted, Debiased):
@@ -194,7 +199,7 @@ class TwoStageIV(CounterfactualEstimator):
             elif wanted is not None:
                 outcome = learners.outcome if self._target == "orthogonal" else None
                 fitted = TwoStageFit(
-                    data, outcome, learners.action, learners.structural, first_stage, model, groups
+                    data, outcome, learners.action, learners.structural, first_stage, model, groups, pilot
                 )
                 uncertainty = wanted.learn(fitted, seed=second_seed, runtime=runtime)
         # Everything is ready: only now does the estimator change.
@@ -313,6 +318,11 @@ class DMLIV(TwoStageIV):
         Learners for the three roles; default :func:`dmliv.learners.neural`.
     n_folds : int
         Folds K of the cross-fitting.
+    pilot : "control-function", None or a pilot learner
+        What h starts from. By default a control-function regression (see
+        :class:`~dmliv.second_stage.pilot.ControlFunction`), which uses all of the action's variation; DML-IV
+        then learns what it leaves, as far as the instrument shows it. None fits h by the moments alone, as
+        the paper does, and so do the paper's presets.
     action_kind : {"auto", "continuous", "discrete"}
         ``"auto"`` takes strings, booleans, categories and two-valued numbers as discrete.
     random_state : int, RandomState or None
@@ -334,7 +344,7 @@ class CEDMLIV(TwoStageIV):
 
     Parameters
     ----------
-    learners, action_kind, random_state, device, n_jobs, verbose
+    learners, pilot, action_kind, random_state, device, n_jobs, verbose
         As for :class:`DMLIV`.
     """
 
@@ -344,6 +354,7 @@ class CEDMLIV(TwoStageIV):
         self,
         learners: Learners | None = None,
         *,
+        pilot: PilotLike = "control-function",
         action_kind: ActionKind = "auto",
         random_state: int | np.random.RandomState | None = None,
         device: str = "auto",
@@ -353,6 +364,7 @@ class CEDMLIV(TwoStageIV):
         super().__init__(
             learners,
             n_folds=1,
+            pilot=pilot,
             action_kind=action_kind,
             random_state=random_state,
             device=device,
@@ -368,7 +380,7 @@ class DeepIV(TwoStageIV):
     ----------
     n_folds : int
         One is DeepIV as published; more cross-fit the action model.
-    learners, action_kind, random_state, device, n_jobs, verbose
+    learners, pilot, action_kind, random_state, device, n_jobs, verbose
         As for :class:`DMLIV`. The outcome learner is not used.
     """
 
@@ -379,6 +391,7 @@ class DeepIV(TwoStageIV):
         learners: Learners | None = None,
         *,
         n_folds: int = 1,
+        pilot: PilotLike = "control-function",
         action_kind: ActionKind = "auto",
         random_state: int | np.random.RandomState | None = None,
         device: str = "auto",
@@ -388,6 +401,7 @@ class DeepIV(TwoStageIV):
         super().__init__(
             learners,
             n_folds=n_folds,
+            pilot=pilot,
             action_kind=action_kind,
             random_state=random_state,
             device=device,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import singledispatch
 
 import numpy as np
@@ -18,9 +19,10 @@ from dmliv.export.encodings import (
     write_piecewise_linear,
     write_standardised,
 )
-from dmliv.export.graph import Block, GraphBuilder
+from dmliv.export.graph import NO_COLUMNS, Block, GraphBuilder
 from dmliv.export.rows import ContextRows
-from dmliv.kernels import FourierFeatures, KernelFeatures, LandmarkFeatures
+from dmliv.kernels.additive import Term
+from dmliv.kernels.features import FourierFeatures, KernelFeatures, LandmarkFeatures
 from dmliv.nets.feature_maps import FeatureMap
 from dmliv.nets.stacked import StackedMLP
 from dmliv.second_stage.averaged import AveragedModel
@@ -30,6 +32,7 @@ from dmliv.second_stage.feature_model import FeatureFit, FeatureModel
 from dmliv.second_stage.kernel import KernelModel
 from dmliv.second_stage.line_model import CoefficientModel
 from dmliv.second_stage.linear import LinearStructuralModel
+from dmliv.second_stage.pilot_model import STRUCTURAL, PilotedModel, PilotModel, PilotSpace
 from dmliv.second_stage.regressor import RegressorStructuralModel
 from dmliv.second_stage.rivals import MeanModel
 
@@ -107,6 +110,38 @@ def _(model: KernelModel, graph: GraphBuilder, rows: ContextRows, action: Block)
 
 
 @write_model.register
+def _(model: PilotedModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
+    pilot = write_model(model.pilot, graph, rows, action)
+    if model.remainder is None:
+        return pilot
+    return graph.node("Add", pilot, write_model(model.remainder, graph, rows, action))
+
+
+@write_model.register
+def _(model: PilotModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
+    space, kernel, constant = model.space, model.space.kernel, model.level
+    inputs = _PilotInputs.write(graph, space, rows, action)
+    values = []
+    for term, where in zip(kernel.terms, kernel.slices, strict=True):
+        if term.part != STRUCTURAL:
+            continue
+        parameters = kernel.parameters[where]
+        weights = np.exp(2.0 * parameters[0]) * model.weights
+        factors = _write_term(graph, space, term, parameters[1:], inputs)
+        if not factors:
+            constant += float(weights.sum())
+            continue
+        product = factors[0]
+        for factor in factors[1:]:
+            product = graph.node("Mul", product, factor)
+        values.append(graph.node("MatMul", product, graph.constant(weights[:, None])))
+    total = graph.affine(NO_COLUMNS, np.empty((0, 1)), np.array([constant]), rows.n_rows).name
+    for value in values:
+        total = graph.node("Add", total, value)
+    return total
+
+
+@write_model.register
 def _(model: FeatureModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
     plain = model.reader.encoding == "standardised"
     write = write_standardised if plain else write_piecewise_linear
@@ -171,15 +206,73 @@ def _write_kernel(graph: GraphBuilder, features: KernelFeatures, weights: FloatA
             f"Expected landmark or Fourier features for an export, got {type(features).__name__}; serve the "
             "model with save and dmliv.load."
         )
-    landmarks = features.landmarks / features.scales
-    rows = graph.node("Div", columns.name, graph.constant(features.scales))
-    squares = graph.node(
-        "Add", graph.row_sums(graph.node("Mul", rows, rows)), graph.constant(np.sum(landmarks**2, axis=1))
-    )
-    products = graph.node("MatMul", rows, graph.constant(2.0 * landmarks.T))
-    distance = graph.node("Max", graph.node("Sub", squares, products), graph.constant(0.0))
-    kernel = graph.node("Exp", graph.node("Mul", distance, graph.constant(-0.5)))
+    distance = _write_distances(graph, columns, features.landmarks, features.scales)
+    kernel = _write_bell(graph, distance)
     return graph.node("MatMul", kernel, graph.constant((features.whitening @ weights)[:, None]))
+
+
+def _write_distances(graph: GraphBuilder, columns: Block, landmarks: FloatArray, scales: FloatArray) -> str:
+    """Write squared distances of rows and landmarks (m, width) in length scales (width,), shape (n, m)."""
+    scaled = landmarks / scales
+    rows = graph.node("Div", columns.name, graph.constant(scales))
+    squares = graph.node(
+        "Add", graph.row_sums(graph.node("Mul", rows, rows)), graph.constant(np.sum(scaled**2, axis=1))
+    )
+    products = graph.node("MatMul", rows, graph.constant(2.0 * scaled.T))
+    return graph.node("Max", graph.node("Sub", squares, products), graph.constant(0.0))
+
+
+def _write_bell(graph: GraphBuilder, squared_distance: str) -> str:
+    return graph.node("Exp", graph.node("Mul", squared_distance, graph.constant(-0.5)))
+
+
+@dataclass(frozen=True)
+class _PilotInputs:
+    """What a pilot's kernel sees of rows, without the control variables: h does not depend on them."""
+
+    context: Block
+    line: Block
+    curve: Block
+
+    @classmethod
+    def write(cls, graph: GraphBuilder, space: PilotSpace, rows: ContextRows, action: Block) -> _PilotInputs:
+        context = graph.pick(write_standardised(graph, space.encoder.context, rows), space.columns)
+        centre = write_centre(graph, space.encoder, rows)
+        moved = graph.node("Sub", action.name, centre.name) if centre.width else action.name
+        centred = Block(graph.node("Div", moved, graph.constant(space.spread)), action.width)
+        return cls(context, graph.side_by_side([action, centred]), action)
+
+
+def _write_term(
+    graph: GraphBuilder, space: PilotSpace, term: Term, log_scales: FloatArray, inputs: _PilotInputs
+) -> list[str]:
+    """Write the factors of a term between rows and landmarks, each (n, m); none where it is a constant."""
+    landmarks, factors = space.landmarks, []
+    scales, n_context = np.exp(log_scales), len(term.context)
+    if term.linear:
+        factors.append(graph.node("MatMul", inputs.context.name, graph.constant(landmarks.context.T)))
+    if term.line:
+        line = np.array(term.line)
+        own = graph.pick(inputs.line, line)
+        factors.append(graph.node("MatMul", own.name, graph.constant(landmarks.line[:, line].T)))
+    if term.context:
+        blocks = [np.arange(*space.kernel.blocks[block]) for block in term.context]
+        columns = np.concatenate(blocks)
+        # Matern 3/2: the distance is multiplied by the root of three.
+        by_column = np.repeat(scales[:n_context], [len(block) for block in blocks]) / np.sqrt(3.0)
+        own = graph.pick(inputs.context, columns)
+        distance = graph.node("Sqrt", _write_distances(graph, own, landmarks.context[:, columns], by_column))
+        decay = graph.node("Exp", graph.node("Neg", distance))
+        factors.append(graph.node("Mul", graph.node("Add", distance, graph.constant(1.0)), decay))
+    if term.curve:
+        curve = np.array(term.curve)
+        own, points, widths = graph.pick(inputs.curve, curve), landmarks.curve[:, curve], scales[n_context:]
+        bell = _write_bell(graph, _write_distances(graph, own, points, widths))
+        from_zero = _write_bell(graph, _write_distances(graph, own, np.zeros((1, len(curve))), widths))
+        heights = np.exp(-0.5 * np.sum((points / widths) ** 2, axis=1))
+        anchor = graph.node("Mul", from_zero, graph.constant(heights))
+        factors.append(graph.node("Sub", bell, anchor))
+    return factors
 
 
 def _write_fit(graph: GraphBuilder, fit: FeatureFit, rows: ContextRows, context: Block, action: Block) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -94,4 +94,40 @@ class ActionLearner(Protocol):
         self, data: TrainingData, row_sets: Sequence[IntArray], *, seed: int, runtime: Runtime
     ) -> ActionModel:
         """Fit one model per row set; model m sees the actions of ``row_sets[m]`` and of no other row."""
+        ...
+
+
+class FittedPilot(Protocol):
+    """A function of (context, action) that h starts from."""
+
+    @property
+    def values(self) -> FloatArray:
+        """The pilot at the observed actions, shape (n,), for each row by a fit without its fold."""
+        ...
+
+    @property
+    def model(self) -> Any:
+        """The pilot of all rows: a structural model."""
+        ...
+
+    def evidence_against(self, data: TrainingData, law: ActionLaw, *, seed: int) -> dict[str, float]:
+        """Return how strongly the moments speak against the pilot, in logarithms of Bayes factors.
+
+        By the size of what the pilot may leave. Empty where a pilot cannot tell: then what it leaves is
+        learned in any case.
+        """
+        ...
+
+    def project(self, context: Table, law: ActionLaw) -> FloatArray:
+        """Return the mean of the pilot over the action distribution of every row, shape (n,)."""
+        ...
+
+
+class PilotLearner(Protocol):
+    """Learns a pilot from the rows and their action distributions."""
+
+    def fit(
+        self, data: TrainingData, law: ActionLaw, fold: IntArray, *, seed: int, runtime: Runtime
+    ) -> FittedPilot:
+        """Fit the pilot to all rows, and without each fold."""
         ...

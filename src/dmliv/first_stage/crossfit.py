@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,19 @@ from dmliv.first_stage.base import (
     ActionLearner,
     ActionModel,
     Exogenous,
+    FittedPilot,
     FloatArray,
     IntArray,
     OutcomeLearner,
     OutcomeModel,
+    PilotLearner,
     Runtime,
 )
 from dmliv.first_stage.laws import ActionLaw, assemble, law_at
 from dmliv.first_stage.workers import on_cluster
+
+#: Logarithm of the Bayes factor from which on the moments speak against a pilot: odds of twenty to one.
+LEAST_EVIDENCE = 3.0
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,13 @@ class FirstStage:
         Positions of the fold models among all models of a nuisance; the others only judged settings.
     n_members : int
         Number of all models of a nuisance.
+    pilot : FittedPilot or None
+        What was taken from the outcome before the outcome model was fitted: the target is that of the rest.
+    pilot_mean : ndarray, shape (n,), or None
+        Mean of the pilot over the action distribution of every row.
+    pilot_evidence : dict of str to float
+        How strongly the moments speak against the pilot, in logarithms of Bayes factors, by the size of what
+        it may leave; empty where that was not asked.
     """
 
     target: FloatArray
@@ -74,6 +86,23 @@ class FirstStage:
     action_model: ActionModel
     fold_members: tuple[int, ...]
     n_members: int
+    pilot: FittedPilot | None = None
+    pilot_mean: FloatArray | None = None
+    pilot_evidence: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def pilot_stands(self) -> bool:
+        """Whether the moments leave the pilot as it is, so that nothing is learned beside it."""
+        return self.pilot is not None and max(self.pilot_evidence.values(), default=np.inf) < LEAST_EVIDENCE
+
+    @property
+    def outcome_mean(self) -> FloatArray:
+        """Mean outcome of every row given context and instrument, shape (n,): target and pilot together."""
+        return self.target if self.pilot_mean is None else self.target + self.pilot_mean
+
+    def left_by_pilot(self, data: TrainingData) -> TrainingData:
+        """Return the rows with what the pilot leaves of the outcome."""
+        return data if self.pilot is None else replace(data, outcome=data.outcome - self.pilot.values)
 
 
 def first_stage_at(first_stage: FirstStage, rows: IntArray) -> FirstStage:
@@ -94,6 +123,8 @@ def first_stage_at(first_stage: FirstStage, rows: IntArray) -> FirstStage:
         law=law_at(first_stage.law, index),
         fold=first_stage.fold[rows],
         splits=tuple(split_at(split) for split in first_stage.splits),
+        pilot=None,
+        pilot_mean=None if first_stage.pilot_mean is None else first_stage.pilot_mean[rows],
     )
 
 
@@ -133,6 +164,7 @@ def cross_fit(
     runtime: Runtime,
     judged: bool,
     cluster: IntArray | None = None,
+    pilot_learner: PilotLearner | None = None,
 ) -> FirstStage:
     """Fit both nuisances on the complement of every fold and fill each fold's rows with their predictions.
 
@@ -150,6 +182,8 @@ def cross_fit(
         Whether the second stage has something to choose and needs fair splits for it.
     cluster : ndarray of int, shape (n,), optional
         Rows of one number stay in one fold.
+    pilot_learner : PilotLearner, optional
+        Fitted after the action model; the outcome model then learns what the pilot leaves of the outcome.
 
     Returns
     -------
@@ -161,14 +195,29 @@ def cross_fit(
     plan = plan_members(fold, n_folds, judged, halves)
     row_sets = [member.fit_rows for member in plan]
 
-    def fit_outcome() -> OutcomeModel | None:
+    def fit_outcome(rows: TrainingData = data) -> OutcomeModel | None:
         if outcome_learner is None:
             return None
-        return outcome_learner.fit(data, row_sets, seed=outcome_seed, runtime=runtime)
+        return outcome_learner.fit(rows, row_sets, seed=outcome_seed, runtime=runtime)
 
     def fit_action() -> ActionModel:
         return action_learner.fit(data, row_sets, seed=action_seed, runtime=runtime)
 
+    if pilot_learner is not None:
+        action_model = fit_action()
+        law = fill_laws(data, plan, action_model, runtime)
+        pilot = pilot_learner.fit(data, law, fold, seed=outcome_seed, runtime=runtime)
+        evidence = pilot.evidence_against(data, law, seed=outcome_seed)
+        left = replace(data, outcome=data.outcome - pilot.values)
+        if max(evidence.values(), default=np.inf) < LEAST_EVIDENCE:
+            # Nothing is left to learn: the pilot's own projection is the mean outcome.
+            nothing = np.zeros(len(data))
+            filling = tuple(index for index, member in enumerate(plan) if member.fills)
+            filled = FirstStage(nothing, law, fold, (), None, action_model, filling, len(plan))
+        else:
+            filled = fill_rows(left, fold, plan, fit_outcome(left), action_model, runtime)
+        mean = pilot.project(data.context, law)
+        return replace(filled, pilot=pilot, pilot_mean=mean, pilot_evidence=evidence)
     if on_cluster():
         # Each spreads over all workers; calls from threads would stay on this machine.
         fitted: list[Any] = [fit_outcome(), fit_action()]
@@ -178,8 +227,18 @@ def cross_fit(
             [delayed(fit_outcome)(), delayed(fit_action)()]
         )
     outcome_model: OutcomeModel | None = fitted[0]
-    action_model: ActionModel = fitted[1]
-    return fill_rows(data, fold, plan, outcome_model, action_model, runtime)
+    return fill_rows(data, fold, plan, outcome_model, fitted[1], runtime)
+
+
+def fill_laws(
+    data: TrainingData, plan: Sequence[MemberPlan], action_model: ActionModel, runtime: Runtime
+) -> ActionLaw:
+    """Return the action distribution of every row by models that never saw it."""
+    filling = [index for index, member in enumerate(plan) if member.fills]
+    wanted = _for_members({index: plan[index].used_rows for index in filling}, len(plan))
+    laws = action_model.laws(Exogenous(data.context, data.instrument), wanted)
+    indices = [torch.from_numpy(wanted[index]).to(runtime.device) for index in filling]
+    return assemble(len(data), indices, [laws[index] for index in filling])
 
 
 def fill_rows(
@@ -204,7 +263,8 @@ def fill_rows(
     """
     exogenous = Exogenous(data.context, data.instrument)
     filling = [index for index, member in enumerate(plan) if member.fills]
-    target, law = _fill(data, exogenous, outcome_model, action_model, plan, filling, runtime)
+    target = _fill_target(data, exogenous, outcome_model, plan, filling)
+    law = fill_laws(data, plan, action_model, runtime)
     splits = _judged_splits(data, exogenous, outcome_model, action_model, plan)
     return FirstStage(target, law, fold, splits, outcome_model, action_model, tuple(filling), len(plan))
 
@@ -250,23 +310,19 @@ def _for_members(wanted: dict[int, IntArray], n_members: int) -> list[IntArray]:
     return [wanted.get(member, np.empty(0, dtype=np.int64)) for member in range(n_members)]
 
 
-def _fill(
+def _fill_target(
     data: TrainingData,
     exogenous: Exogenous,
     outcome_model: OutcomeModel | None,
-    action_model: ActionModel,
     plan: Sequence[MemberPlan],
     filling: Sequence[int],
-    runtime: Runtime,
-) -> tuple[FloatArray, ActionLaw]:
+) -> FloatArray:
     wanted = _for_members({index: plan[index].used_rows for index in filling}, len(plan))
     target = data.outcome.copy()
     if outcome_model is not None:
         for rows, values in zip(wanted, outcome_model.predict(exogenous, wanted), strict=True):
             target[rows] = values
-    laws = action_model.laws(exogenous, wanted)
-    indices = [torch.from_numpy(wanted[index]).to(runtime.device) for index in filling]
-    return target, assemble(len(data), indices, [laws[index] for index in filling])
+    return target
 
 
 def _judged_splits(

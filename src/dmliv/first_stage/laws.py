@@ -13,7 +13,9 @@ from functools import partial
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 from dmliv.errors import InputError
@@ -23,6 +25,10 @@ from dmliv.nets.randomness import Draws, drawn
 # Gauss-Hermite grids grow as points ** dimension; past this many nodes per component draws are cheaper.
 _MOST_NODES_PER_COMPONENT = 512
 _EVALUATION_DRAWS = 64
+# Ranks beyond this are as good as certain.
+_LOWEST_RANK = 1e-4
+
+FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,13 @@ class ActionLaw(Protocol):
 
     def mean(self) -> Tensor:
         """Return the mean action, shape (n_rows, d)."""
+        ...
+
+    def normal_scores(self, action: FloatArray) -> tuple[FloatArray, FloatArray] | None:
+        """Return the normal score of each row's action (n, 1) in its distribution, and its spread, both (n,).
+
+        None where the distribution has no spread of its own in each row, or more than one column.
+        """
         ...
 
     @property
@@ -151,6 +164,19 @@ class MixtureLaw:
         """Return the mean action, shape (n_rows, d)."""
         return (self.weights.unsqueeze(-1) * self.means).sum(1)
 
+    def normal_scores(self, action: FloatArray) -> tuple[FloatArray, FloatArray] | None:
+        """Return the normal scores of actions of one column, and the standard deviation of each row."""
+        if self.width != 1:
+            return None
+        weights, means, spreads = (
+            each.reshape(len(action), -1).cpu().double().numpy()
+            for each in (self.weights, self.means, self.factors)
+        )
+        rank = np.sum(weights * ndtr((action - means) / spreads), axis=1)
+        mean = np.sum(weights * means, axis=1, keepdims=True)
+        variance = np.sum(weights * (spreads**2 + (means - mean) ** 2), axis=1)
+        return ndtri(np.clip(rank, _LOWEST_RANK, 1.0 - _LOWEST_RANK)), np.sqrt(variance)
+
 
 @dataclass(frozen=True)
 class CategoricalLaw:
@@ -199,6 +225,10 @@ class CategoricalLaw:
     def mean(self) -> Tensor:
         """Return the mean one-hot action, which is the probabilities, shape (n_rows, L)."""
         return self.probabilities
+
+    def normal_scores(self, action: FloatArray) -> None:
+        """Return None: levels have no rank."""
+        del action
 
 
 @dataclass(frozen=True)
@@ -258,6 +288,10 @@ class ResidualLaw:
     def mean(self) -> Tensor:
         """Return the mean action, shape (n_rows, d)."""
         return self.location + self.residuals.mean(1)[self.pool]
+
+    def normal_scores(self, action: FloatArray) -> None:
+        """Return None: all rows of a pool have the same spread, so that ranks say no more than residuals."""
+        del action
 
 
 def evaluation_nodes(law: ActionLaw, rows: Tensor, n_points: int) -> Nodes:

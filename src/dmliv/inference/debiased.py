@@ -27,7 +27,7 @@ from dmliv.first_stage.base import Exogenous, Runtime
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.laws import ActionLaw
 from dmliv.functionals import Band, Functional
-from dmliv.kernels import LandmarkFeatures, chunks, gaussian_kernel
+from dmliv.kernels.features import LandmarkFeatures, chunks, gaussian_kernel
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
 from dmliv.second_stage.base import StructuralModel, action_vectors

@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dmliv.data import FloatArray, IntArray, TrainingData
-from dmliv.first_stage.base import ActionLearner, OutcomeLearner, Runtime
+from dmliv.first_stage.base import ActionLearner, OutcomeLearner, PilotLearner, Runtime
 from dmliv.first_stage.crossfit import FirstStage, cross_fit
 from dmliv.first_stage.networks import NeuralActionModel
 from dmliv.first_stage.replicates import Resample, can_stack, cross_fit_again
 from dmliv.nets.device import single_thread
 from dmliv.nets.settings import LARGE_ROWS
 from dmliv.second_stage.base import StructuralLearner, StructuralModel
+from dmliv.second_stage.pilot import ControlFunction, Pilot
+from dmliv.second_stage.pilot_model import PilotedModel
+from dmliv.second_stage.remainder import fit_structural
 from dmliv.second_stage.replicates import can_fit_again, fit_again, networks_per_replicate
 
 # Networks that are trained at once: more are no faster, and need more memory.
@@ -35,6 +38,7 @@ class TwoStageFit:
     first_stage : FirstStage
     model : StructuralModel
     cluster : ndarray of int, shape (n,), or None
+    pilot : PilotLearner or None
     """
 
     data: TrainingData
@@ -44,6 +48,7 @@ class TwoStageFit:
     first_stage: FirstStage
     model: StructuralModel
     cluster: IntArray | None
+    pilot: PilotLearner | None = None
 
     @property
     def n_folds(self) -> int:
@@ -56,6 +61,8 @@ class TwoStageFit:
 
         Beyond :data:`~dmliv.nets.settings.LARGE_ROWS` members of a stack share their rows.
         """
+        if self.pilot is not None:
+            return self._pilot_alone is not None
         return (
             len(self.data) <= LARGE_ROWS
             and can_stack(self.outcome, self.action)
@@ -63,8 +70,17 @@ class TwoStageFit:
         )
 
     @property
+    def _pilot_alone(self) -> Pilot | None:
+        """The pilot, if it is all there is to h and can be fitted again in closed form."""
+        alone = isinstance(self.model, PilotedModel) and self.model.remainder is None
+        pilot = self.first_stage.pilot
+        return pilot if alone and isinstance(pilot, Pilot) else None
+
+    @property
     def stack_size(self) -> int:
         """Replicates that are trained at once."""
+        if self.pilot is not None:
+            return 1
         model = self.first_stage.action_model
         if isinstance(model, NeuralActionModel) and model.stack.sides[0].net.front is not None:
             # Convolutions fill the machine as they are.
@@ -76,7 +92,15 @@ class TwoStageFit:
         return Resample.draw(self.data.weight, self.cluster, self.n_folds, seed)
 
     def fit_resamples(self, resamples: Sequence[Resample], runtime: Runtime) -> list[StructuralModel]:
-        """Return h of resampled rows: all trained at once, with every choice of the fit."""
+        """Return h of resampled rows: all trained at once, with every choice of the fit.
+
+        A pilot that stands alone is solved again, with its parameters; so is the mean of the action that it
+        rests on. The networks for the action distribution stay as they are.
+        """
+        alone = self._pilot_alone
+        if alone is not None and isinstance(self.pilot, ControlFunction):
+            with single_thread():
+                return [self._pilot_again(self.pilot, alone, resample, runtime) for resample in resamples]
         with single_thread():
             first_stages = cross_fit_again(
                 self.data, self.outcome, self.action, self.first_stage, resamples, runtime=runtime
@@ -90,6 +114,14 @@ class TwoStageFit:
                 seeds=[resample.structural_seed for resample in resamples],
                 runtime=runtime,
             )
+
+    def _pilot_again(
+        self, learner: ControlFunction, pilot: Pilot, resample: Resample, runtime: Runtime
+    ) -> StructuralModel:
+        weight = self.data.weight * resample.counts
+        rows = replace(self.data, weight=weight / weight.mean())
+        law, seed = self.first_stage.law, resample.structural_seed
+        return learner.fit(rows, law, resample.fold, seed=seed, runtime=runtime, like=pilot).model
 
     def fit_weighted(self, factor: FloatArray, seed: int, runtime: Runtime) -> StructuralModel:
         """Return h of re-weighted rows, chosen and fitted anew but in the same units.
@@ -114,5 +146,6 @@ class TwoStageFit:
                 runtime=runtime,
                 judged=self.structural.needs_judging,
                 cluster=self.cluster,
+                pilot_learner=self.pilot,
             )
-            return self.structural.fit(data, first_stage, seed=second_seed, runtime=runtime)
+            return fit_structural(self.structural, data, first_stage, seed=second_seed, runtime=runtime)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dmliv import controls, counterfactual, kernels, learners, schema, specs
+from dmliv import controls, counterfactual, learners, schema, specs
 from dmliv.diagnostics import contexts, folds, strength, summary
 from dmliv.estimators import anderson_rubin, deep_gmm, linear_uncertainty, sieve
 from dmliv.estimators.base import CounterfactualEstimator
@@ -28,6 +28,8 @@ from dmliv.first_stage import choice, crossfit, laws, networks, regressors, stac
 from dmliv.first_stage import features as exogenous_features
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.inference import bootstrap, debiased
+from dmliv.kernels import additive, process
+from dmliv.kernels import features as kernel_features
 from dmliv.nets import encoding, feature_maps, heads, images, settings, training
 from dmliv.nets.feature_maps import FeatureMap, Layer
 from dmliv.nets.images import ImageFront
@@ -43,6 +45,8 @@ from dmliv.second_stage import (
     line_model,
     linear,
     network,
+    pilot,
+    pilot_model,
     projection,
     regressor,
     rivals,
@@ -84,11 +88,15 @@ MODULES_WITH_DATA: Final = (
     ensemble,
     feature_model,
     kernel,
-    kernels,
+    additive,
+    kernel_features,
     learners,
     line_model,
     linear,
     network,
+    pilot,
+    pilot_model,
+    process,
     projection,
     regressor,
     rivals,
@@ -123,7 +131,7 @@ def dataclasses_of(modules: tuple[ModuleType, ...]) -> list[type[Any]]:
 CLASSES: Final[dict[str, type[Any]]] = {each.__name__: each for each in dataclasses_of(MODULES_WITH_DATA)}
 
 #: Fields that are only used while fitting, and what they are after loading.
-LEFT_OUT: Final[dict[type[Any], dict[str, Any]]] = {FirstStage: {"splits": ()}}
+LEFT_OUT: Final[dict[type[Any], dict[str, Any]]] = {FirstStage: {"splits": (), "pilot": None}}
 
 
 def _take_stacked_apart(net: StackedMLP) -> Parts:

@@ -2,21 +2,35 @@
 
 from dmliv.problems.assets import AssetError
 from dmliv.problems.base import ContextArray, EvaluationSet, Problem
+from dmliv.problems.card import CardWages
 from dmliv.problems.decisions import PriceAndAdvertising, TreatmentChoice
+from dmliv.problems.encouragement import Encouragement
 from dmliv.problems.image_demand import ImageDemand
 from dmliv.problems.replication import Replication, Split
 from dmliv.problems.semi_synthetic import IHDP, PMCMR
 from dmliv.problems.suite import (
+    ORDINARY_REPORTED_ONLY,
+    ORDINARY_SHARES,
+    ORDINARY_TUNED_ON,
     REPORTED_ONLY,
     SUITE,
     TUNED_ON,
+    VIOLATIONS,
+    VIOLATIONS_REPORTED_ONLY,
+    VIOLATIONS_TUNED_ON,
+    ChangingCauses,
+    ContextualConfounding,
     CrowdedRoad,
     EncouragedTraining,
+    FoldedAction,
     HeavyTailedReturns,
+    HiddenTypes,
     PeakHours,
     PriceAndPromotion,
+    RandomCoefficient,
     SaturatingDose,
     SeasonalSales,
+    SpreadingAction,
     SteppedTariff,
     StoreChain,
     SuiteProblem,
@@ -25,30 +39,47 @@ from dmliv.problems.suite import (
     UShapedLoad,
     WavyResponse,
     WeakNudge,
+    instrument_share,
+    strength_for_share,
+    with_instrument_share,
 )
 from dmliv.problems.ticket_demand import TicketDemand
 
 __all__ = [
     "IHDP",
+    "ORDINARY_REPORTED_ONLY",
+    "ORDINARY_SHARES",
+    "ORDINARY_TUNED_ON",
     "PMCMR",
     "REPORTED_ONLY",
     "SUITE",
     "TUNED_ON",
+    "VIOLATIONS",
+    "VIOLATIONS_REPORTED_ONLY",
+    "VIOLATIONS_TUNED_ON",
     "AssetError",
+    "CardWages",
+    "ChangingCauses",
     "ContextArray",
+    "ContextualConfounding",
     "CrowdedRoad",
     "EncouragedTraining",
+    "Encouragement",
     "EvaluationSet",
+    "FoldedAction",
     "HeavyTailedReturns",
+    "HiddenTypes",
     "ImageDemand",
     "PeakHours",
     "PriceAndAdvertising",
     "PriceAndPromotion",
     "Problem",
+    "RandomCoefficient",
     "Replication",
     "SaturatingDose",
     "SeasonalSales",
     "Split",
+    "SpreadingAction",
     "SteppedTariff",
     "StoreChain",
     "SuiteProblem",
@@ -59,4 +90,7 @@ __all__ = [
     "UShapedLoad",
     "WavyResponse",
     "WeakNudge",
+    "instrument_share",
+    "strength_for_share",
+    "with_instrument_share",
 ]

@@ -204,6 +204,8 @@ class ReportContents:
         Whether rows count by weights.
     interval_words : str
         What bands and intervals are; empty for a model without.
+    pilot : tuple of str
+        Where h starts from and what that rests on, in sentences; empty unless it was fitted in two stages.
     """
 
     title: str
@@ -222,3 +224,4 @@ class ReportContents:
     panel: PanelGrid | None
     weighted: bool = False
     interval_words: str = ""
+    pilot: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ from dmliv.report.demo_views import (
     to_price,
 )
 from dmliv.report.figures import draw_dose_response, draw_learning_curves, draw_recommendations
+from dmliv.report.pilot_words import pilot_words
 from dmliv.style import save_figure
 
 # With fewer rows the networks still train, but the figures show nothing but noise.
@@ -124,9 +125,10 @@ def _print_findings(console: Console, comparison: Comparison) -> None:
     low, high = to_price(np.array(comparison.support))
     cheapest, dearest = to_price(CANDIDATES[[0, -1]])
     console.print(
-        "Ordinary regression is the kind of network DML-IV uses for its outcome model, fitted to sales given "
-        "context and price. It predicts the sales one observes; it does not say what happens when one sets "
-        "the price. Sales are in standardised units.\n"
+        f"DML-IV: {' '.join(pilot_words(comparison.estimator))}\n"
+        "Ordinary regression is a network like those of DML-IV, fitted to sales given context and price. It "
+        "predicts the sales one observes; it does not say what happens when one sets the price. Sales are in "
+        "standardised units.\n"
         "Read the sales under learned prices with care: in this benchmark the best policy is a constant, the "
         f"lowest of the candidate prices ({cheapest:.1f} to {dearest:.1f} euros). They mostly test the sign "
         "of the slope outside the support of the price, which is here about "

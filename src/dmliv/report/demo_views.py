@@ -13,6 +13,7 @@ from dmliv.problems.ticket_demand import MAX_TIME, N_TYPES, PRICE_MEAN, PRICE_SD
 from dmliv.report.comparison import Comparison
 from dmliv.report.figures import DoseResponse, LearningCurve, Recommendation
 from dmliv.second_stage.base import StructuralModel
+from dmliv.second_stage.pilot_model import PilotedModel
 from dmliv.second_stage.rivals import MeanModel
 
 _SHOWN_CONTEXTS: Final = ((1.5, 2), (5.5, 4), (8.0, 6))
@@ -66,8 +67,14 @@ def dose_response_title(comparison: Comparison, panels: Sequence[DoseResponse]) 
 
 
 def learning_curves(comparison: Comparison) -> list[LearningCurve]:
-    """Return the training losses of the models of DML-IV that are networks, each the mean over its own."""
-    first_stage, structural = comparison.estimator.first_stage_, comparison.estimator.structural_model_
+    """Return the training losses of the models of DML-IV that are networks, each the mean over its own.
+
+    A pilot is solved in closed form: where it stands alone, only the action model was trained.
+    """
+    first_stage = comparison.estimator.first_stage_
+    structural: StructuralModel | None = comparison.estimator.structural_model_
+    if isinstance(structural, PilotedModel):
+        structural = structural.remainder
     projected = "projected squared error"
     models: list[tuple[str, str, OutcomeModel | ActionModel | StructuralModel | None]] = [
         ("Outcome model", "squared error (standardised)", first_stage.outcome_model),
@@ -87,6 +94,8 @@ def learning_curves(comparison: Comparison) -> list[LearningCurve]:
 
 def learning_title(curves: Sequence[LearningCurve]) -> str:
     """Return the finding about the training."""
+    if len(curves) == 1 and _has_levelled_off(curves[0].values):
+        return f"The training loss of the {curves[0].model.lower()} has levelled off"
     falling = [curve.model.lower() for curve in curves if not _has_levelled_off(curve.values)]
     if not falling:
         return "All training losses have levelled off"

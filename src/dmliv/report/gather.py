@@ -31,6 +31,7 @@ from dmliv.report.contents import (
 )
 from dmliv.report.heterogeneity import explained_share
 from dmliv.report.panel_grid import design_panel
+from dmliv.report.pilot_words import pilot_cautions, pilot_words
 from dmliv.report.words import (
     cautions,
     columns_read,
@@ -128,13 +129,17 @@ def gather(
         first_stage=first_stage_facts(estimator),
         settings=settings_chosen(estimator),
         strength=strength,
-        cautions=cautions(strength, n_rows, summary, getattr(estimator, "nuisance_losses_", {})),
+        cautions=(
+            *pilot_cautions(estimator),
+            *cautions(strength, n_rows, summary, getattr(estimator, "nuisance_losses_", {})),
+        ),
         sections=sections,
         policy=summary,
         tree=tree,
         panel=panel,
         weighted=sample_weight is not None,
         interval_words=band_words(fitted),
+        pilot=pilot_words(estimator),
     )
 
 

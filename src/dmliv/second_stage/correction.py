@@ -12,7 +12,7 @@ from dmliv.data import FloatArray, IntArray, TrainingData
 from dmliv.errors import InputError
 from dmliv.first_stage.base import Exogenous
 from dmliv.first_stage.crossfit import FirstStage, JudgedSplit
-from dmliv.kernels import chunks
+from dmliv.kernels.features import chunks
 from dmliv.second_stage.base import StructuralModel
 from dmliv.second_stage.judging import TrialProjections, judged_losses, not_clearly_worse
 from dmliv.second_stage.kernel import KernelBandwidths, KernelModel

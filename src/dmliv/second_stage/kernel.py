@@ -11,12 +11,12 @@ from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage, JudgedSplit
 from dmliv.first_stage.laws import ActionLaw
-from dmliv.kernel_tuning import PENALTIES, SEARCH_ROWS, regression_scales
-from dmliv.kernels import KernelFeatures, chunks
+from dmliv.kernels.features import KernelFeatures, chunks
+from dmliv.kernels.projected import ProjectedProblem
+from dmliv.kernels.tuning import PENALTIES, SEARCH_ROWS, regression_scales
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
 from dmliv.progress import SilentProgress
-from dmliv.projected_kernel import ProjectedProblem
 from dmliv.second_stage.base import action_vectors
 from dmliv.second_stage.judging import TrialProjections
 from dmliv.second_stage.law_means import LawMeans

@@ -9,7 +9,7 @@ import torch
 
 from dmliv.data import FloatArray, IntArray
 from dmliv.first_stage.laws import ActionLaw, MixtureLaw, evaluation_nodes
-from dmliv.kernels import gaussian_kernel
+from dmliv.kernels.features import gaussian_kernel
 
 # Numbers in the kernel matrix of one chunk of rows with all their components or nodes.
 _CHUNK_SIZE = 1 << 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -28,6 +29,9 @@ class LinearStructural:
     """
 
     ridge: float = 0.0
+
+    #: Who asks for a line wants h to be one: a pilot would bend it.
+    takes_pilot: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Check the penalty."""

@@ -11,7 +11,7 @@ from dmliv.data import TrainingData
 from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.replicates import Resample
-from dmliv.kernels import LandmarkFeatures
+from dmliv.kernels.features import LandmarkFeatures
 from dmliv.second_stage.base import StructuralLearner, StructuralModel
 from dmliv.second_stage.coefficients import CoefficientStructural
 from dmliv.second_stage.correction import KernelCorrection

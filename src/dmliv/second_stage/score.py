@@ -13,6 +13,7 @@ from dmliv.first_stage.base import Exogenous
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, MixtureLaw, evaluation_nodes
 from dmliv.second_stage.base import StructuralModel
+from dmliv.second_stage.pilot_model import PilotedModel, PilotModel
 
 _POINTS = 3
 # Structural rows (rows x nodes) evaluated at once.
@@ -38,6 +39,12 @@ def project(model: StructuralModel, law: ActionLaw, exogenous: Exogenous) -> Flo
     n_rows = len(exogenous)
     if not n_rows:
         return np.empty(0)
+    if isinstance(model, PilotedModel | PilotModel):
+        rest = model.remainder if isinstance(model, PilotedModel) else None
+        pilot = model.pilot if isinstance(model, PilotedModel) else model
+        if isinstance(pilot, PilotModel):
+            found = pilot.project(exogenous.context, law)
+            return found if rest is None else found + project(rest, law, exogenous)
     device = law.mean().device
     first_row = torch.zeros(1, dtype=torch.long, device=device)
     n_nodes = evaluation_nodes(law, first_row, _POINTS).weights.shape[-1]
@@ -56,8 +63,8 @@ def project(model: StructuralModel, law: ActionLaw, exogenous: Exogenous) -> Flo
 def nuisance_losses(data: TrainingData, first_stage: FirstStage) -> dict[str, float]:
     """Return the losses of both nuisances on the rows they were filled in for, in the user's units."""
     losses: dict[str, float] = {}
-    if first_stage.outcome_model is not None:
-        error = float(np.average((data.outcome - first_stage.target) ** 2, weights=data.weight))
+    if first_stage.outcome_model is not None or first_stage.pilot_mean is not None:
+        error = float(np.average((data.outcome - first_stage.outcome_mean) ** 2, weights=data.weight))
         losses["outcome_mse"] = error * data.outcome_spec.scale**2
         losses["outcome_r2"] = float(1.0 - error / _variance(data.outcome, data.weight))
     law = first_stage.law

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dmliv.data import FloatArray, IntArray, Table, TrainingData
-from dmliv.kernels import LandmarkFeatures, median_scales
+from dmliv.kernels.features import LandmarkFeatures, median_scales
+from dmliv.kernels.projected import ActionMeans
 from dmliv.nets.encoding import TableEncoder
-from dmliv.projected_kernel import ActionMeans
 from dmliv.second_stage.base import action_vectors
 from dmliv.second_stage.kernel import KernelBandwidths, action_blocks
 

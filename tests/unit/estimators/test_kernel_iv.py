@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 from dmliv.errors import InputError
 from dmliv.estimators.kernel_iv import KernelIV
-from dmliv.kernels import FourierFeatures, LandmarkFeatures, gaussian_kernel
+from dmliv.kernels.features import FourierFeatures, LandmarkFeatures, gaussian_kernel
 from dmliv.nets.images import ImageColumns
 from dmliv.problems import TicketDemand
 

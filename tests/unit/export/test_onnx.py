@@ -15,13 +15,17 @@ import pytest
 
 from dmliv import DMLIV, InputError, KernelIV, NotFittedError, TwoStageLeastSquares
 from dmliv.export import to_onnx
+from dmliv.first_stage import crossfit
 from dmliv.first_stage.networks import NeuralAction, NeuralOutcome
+from dmliv.kernels.process import ProcessSettings
 from dmliv.learners import Learners, kernel, neural
 from dmliv.nets.images import ImageColumns
 from dmliv.nets.settings import NetworkSettings
 from dmliv.policy import Interval
 from dmliv.second_stage.kernel import KernelStructural
 from dmliv.second_stage.network import NeuralStructural
+from dmliv.second_stage.pilot import ControlFunction
+from dmliv.second_stage.pilot_model import PilotedModel
 from dmliv.second_stage.rivals import RivalStructural
 
 pytest.importorskip("onnx")
@@ -84,16 +88,18 @@ class TestModels:
         with_kernel = replace(learners.structural, kernel=KernelStructural(n_landmarks=40))
         all_stay = replace(with_kernel, margin=1e9, least_strength=0.0)
         learners = replace(learners, structural=all_stay)
-        estimator = fit(DMLIV(learners, n_folds=2, random_state=0), frame)
+        estimator = fit(DMLIV(learners, n_folds=2, pilot=None, random_state=0), frame)
         assert set(estimator.structural_model_.models) == {"networks", "lines", "kernel"}
         agree(estimator, frame, tmp_path)
 
     @pytest.mark.parametrize("encoding", ["raw", "standardised", "piecewise", "piecewise_action"])
     def test_encodings(self, encoding: str, frame: pd.DataFrame, tmp_path: Path) -> None:
-        agree(fit(DMLIV(tiny(encoding), n_folds=2, random_state=0), frame), frame, tmp_path)
+        estimator = DMLIV(tiny(encoding), n_folds=2, pilot=None, random_state=0)
+        agree(fit(estimator, frame), frame, tmp_path)
 
     def test_kernels(self, frame: pd.DataFrame, tmp_path: Path) -> None:
-        agree(fit(DMLIV(kernel(n_landmarks=40), n_folds=2, random_state=0), frame), frame, tmp_path)
+        estimator = DMLIV(kernel(n_landmarks=40), n_folds=2, pilot=None, random_state=0)
+        agree(fit(estimator, frame), frame, tmp_path)
         agree(fit(KernelIV(features="random", bandwidth="product", random_state=0), frame), frame, tmp_path)
 
     def test_sieves(self, frame: pd.DataFrame, tmp_path: Path) -> None:
@@ -109,6 +115,79 @@ class TestModels:
         action, outcome = run(policy, tmp_path, time=X["time"])
         np.testing.assert_array_equal(action, policy.predict(X))
         assert outcome.mean() == pytest.approx(policy.value(X), rel=1e-5)
+
+
+class TestPilots:
+    """A pilot alone, and with a remainder: for every kind of action and context."""
+
+    PILOT = ControlFunction(ProcessSettings(40, 150, 20))
+
+    @pytest.fixture(params=[False, True], ids=["alone", "with a remainder"])
+    def piloted(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+        least = -np.inf if request.param else np.inf
+        monkeypatch.setattr(crossfit, "LEAST_EVIDENCE", least)
+        estimator = DMLIV(tiny("piecewise"), n_folds=2, pilot=self.PILOT, random_state=0)
+        return estimator, request.param
+
+    def check(self, piloted: Any, folder: Path, price: Any, X: Any, **roles: Any) -> None:
+        estimator, has_remainder = piloted
+        estimator.fit(T=price, X=X, **roles)
+        model = estimator.structural_model_
+        assert isinstance(model, PilotedModel)
+        assert model.pilot.describe()["control_variable"] == "residual"
+        assert (model.remainder is not None) == has_remainder
+        rng = np.random.default_rng(101)
+        rows, others = rng.permutation(len(price))[:50], rng.permutation(len(price))[:50]
+        some = price.iloc[others]
+        columns = {} if X is None else dict(X.iloc[rows])
+        named = dict(some) if isinstance(some, pd.DataFrame) else {some.name: some}
+        (found,) = run(estimator, folder, **columns, **named)
+        expected = estimator.predict(some, None if X is None else X.iloc[rows])
+        assert expected.std() > 0.0
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+    def test_one_action_column(self, piloted: Any, frame: pd.DataFrame, tmp_path: Path) -> None:
+        X = frame[["time", "size"]]
+        self.check(piloted, tmp_path, frame["price"], X, Y=frame["sales"], Z=frame[["fuel"]])
+
+    def test_rows_of_no_use_are_nan(self, piloted: Any, frame: pd.DataFrame, tmp_path: Path) -> None:
+        estimator = fit(piloted[0], frame)
+        price, time = [20.0, np.nan, 20.0, 20.0], [0.0, 0.0, np.inf, 0.0]
+        kind = ["noon", "noon", "noon", "brunch"]
+        (found,) = run(estimator, tmp_path, price=price, time=time, kind=kind)
+        np.testing.assert_array_equal(np.isnan(found), [False, True, True, True])
+
+    def test_far_outside(self, piloted: Any, frame: pd.DataFrame, tmp_path: Path) -> None:
+        agree(fit(piloted[0], frame), frame, tmp_path)
+
+    def test_categories(self, piloted: Any, frame: pd.DataFrame, tmp_path: Path) -> None:
+        self.check(piloted, tmp_path, frame["price"], frame[["kind"]], Y=frame["sales"], Z=frame[["fuel"]])
+
+    def test_no_context(self, piloted: Any, frame: pd.DataFrame, tmp_path: Path) -> None:
+        self.check(piloted, tmp_path, frame["price"], None, Y=frame["sales"], Z=frame[["fuel"]])
+
+    def test_two_action_columns(self, piloted: Any, frame: pd.DataFrame, tmp_path: Path) -> None:
+        rng = np.random.default_rng(102)
+        second = rng.standard_normal(ROWS)
+        prices = frame[["price"]].assign(fee=second + 0.3 * rng.standard_normal(ROWS))
+        Z, Y = frame[["fuel"]].assign(rate=second), frame["sales"] + 3 * np.sin(prices["fee"])
+        self.check(piloted, tmp_path, prices, frame[["time", "kind"]], Y=Y, Z=Z)
+
+    def test_discrete_action(self, piloted: Any, frame: pd.DataFrame, tmp_path: Path) -> None:
+        level = pd.cut(frame["price"], [-np.inf, 18, 22, np.inf], labels=["cheap", "fair", "dear"])
+        price = level.astype(str).rename("price")
+        Y = 5.0 * (price == "fair") + frame["sales"] / 10
+        self.check(piloted, tmp_path, price, frame[["time", "kind"]], Y=Y, Z=frame[["fuel"]])
+
+    def test_weak_instrument(self, frame: pd.DataFrame, tmp_path: Path) -> None:
+        """A pilot without the action, and a policy."""
+        pilot = replace(self.PILOT, least_strength=1e9)
+        estimator = fit(DMLIV(tiny("raw"), n_folds=2, pilot=pilot, random_state=0), frame)
+        assert estimator.structural_model_.pilot.describe()["control_variable"] == "none"
+        agree(estimator, frame, tmp_path)
+        policy, X = estimator.policy([10.0, 20.0, 30.0]), frame[["time", "kind"]][:20]
+        _, outcome = run(policy, tmp_path, **X)
+        np.testing.assert_allclose(outcome, policy.decide(X).value, rtol=1e-5)
 
 
 @pytest.fixture
@@ -159,7 +238,7 @@ class TestPolicies:
 class TestRowsOfNoUse:
     def test_they_are_nan_and_leave_others_alone(self, frame: pd.DataFrame, tmp_path: Path) -> None:
         """A ReLU or a bin would turn them into numbers that look right."""
-        estimator = fit(DMLIV(tiny("piecewise_action"), n_folds=2, random_state=0), frame)
+        estimator = fit(DMLIV(tiny("piecewise_action"), n_folds=2, pilot=None, random_state=0), frame)
         price, time = [20.0, np.nan, 20.0, 20.0, -np.inf], [0.0, 0.0, np.inf, 0.0, 0.0]
         kind = ["noon", "noon", "noon", "brunch", "noon"]
         (found,) = run(estimator, tmp_path, price=price, time=time, kind=kind)

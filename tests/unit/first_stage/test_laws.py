@@ -171,6 +171,50 @@ class TestMixtureLaw:
         assert not residual().is_finite
 
 
+class TestNormalScores:
+    def test_of_one_component_are_standardised_actions(self) -> None:
+        rng = np.random.default_rng(0)
+        means, spreads, action = rng.standard_normal(20), rng.uniform(0.5, 2.0, 20), rng.standard_normal(20)
+        law = MixtureLaw(
+            torch.ones(20, 1),
+            torch.from_numpy(means).float().reshape(20, 1, 1),
+            torch.from_numpy(spreads).float().reshape(20, 1, 1, 1),
+        )
+        found = law.normal_scores(action[:, None])
+        assert found is not None
+        np.testing.assert_allclose(found[0], np.clip((action - means) / spreads, -3.7, 3.7), atol=0.02)
+        np.testing.assert_allclose(found[1], spreads, rtol=1e-6)
+
+    def test_of_draws_are_standard_normal(self) -> None:
+        law = mixture(1)
+        _, second = mixture_moments(law)
+        n = 20_000
+        for row in range(3):
+            rows = torch.full((n,), row)
+            drawn = law.sample(rows, 1, torch.Generator().manual_seed(row)).actions[:, 0].double().numpy()
+            repeated = MixtureLaw(law.weights[rows], law.means[rows], law.factors[rows])
+            found = repeated.normal_scores(drawn)
+            assert found is not None
+            scores, spread = found
+            assert abs(scores.mean()) < 5 / np.sqrt(n)
+            assert scores.std() == pytest.approx(1.0, abs=0.03)
+            # Higher actions have higher scores.
+            order = np.argsort(drawn[:, 0])
+            assert (np.diff(scores[order]) >= 0.0).all()
+            variance = float(second[row, 0, 0] - law.mean()[row, 0].double() ** 2)
+            np.testing.assert_allclose(spread, np.sqrt(variance), rtol=1e-4)
+
+    def test_are_finite_far_out(self) -> None:
+        found = mixture(1).normal_scores(np.array([[-1e6], [1e6], [0.0]]))
+        assert found is not None
+        assert np.isfinite(found[0]).all()
+        np.testing.assert_allclose(found[0][:2], [-3.72, 3.72], atol=0.01)
+
+    def test_others_have_none(self) -> None:
+        for law in (mixture(2), categorical(), residual()):
+            assert law.normal_scores(np.zeros((3, law.width))) is None
+
+
 class TestCategoricalLaw:
     law = categorical()
 

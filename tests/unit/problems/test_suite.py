@@ -11,10 +11,20 @@ import pytest
 import dmliv.problems.suite as suite_package
 from dmliv.data import IVData, prepare
 from dmliv.errors import InputError
-from dmliv.problems import REPORTED_ONLY, SUITE, TUNED_ON, StoreChain, SuiteProblem, TicketDemand
+from dmliv.problems import (
+    REPORTED_ONLY,
+    SUITE,
+    TUNED_ON,
+    VIOLATIONS,
+    StoreChain,
+    SuiteProblem,
+    TicketDemand,
+)
 
 N_ROWS = 20_000
-every_problem = pytest.mark.parametrize("problem", SUITE.values(), ids=lambda problem: problem.name)
+every_problem = pytest.mark.parametrize(
+    "problem", [*SUITE.values(), *VIOLATIONS.values()], ids=lambda problem: problem.name
+)
 
 
 def numbers(values: np.ndarray) -> np.ndarray:
@@ -69,7 +79,9 @@ def test_actions_know_the_noise(problem: SuiteProblem) -> None:
     data = problem.sample(N_ROWS, seed=100)
     noise = noise_of(problem, data)
     assert 0.5 < noise.var() < 1.15
-    assert share_explained(np.hstack([np.ones((N_ROWS, 1)), numbers(data.T)]), noise) > 0.14
+    # Where the confounding changes with context or instrument, a line shows part of it only.
+    least = 0.1 if problem.name in VIOLATIONS else 0.14
+    assert share_explained(np.hstack([np.ones((N_ROWS, 1)), numbers(data.T)]), noise) > least
 
 
 @every_problem
@@ -78,7 +90,8 @@ def test_instruments_move_the_action(problem: SuiteProblem) -> None:
     X, Z, T = numbers(data.X), numbers(data.Z), numbers(data.T)
     constant = np.ones((N_ROWS, 1))
     gain = share_explained(np.hstack([constant, X, Z]), T) - share_explained(np.hstack([constant, X]), T)
-    assert (0.03 < gain < 0.1) if problem.name == "weak-nudge" else gain > 0.2
+    least = 0.1 if problem.name in VIOLATIONS else 0.2
+    assert (0.03 < gain < 0.1) if problem.name == "weak-nudge" else gain > least
     without = replace(problem, instrument_strength=0.0).sample(N_ROWS, seed=100)
     moved = numbers(without.T)
     assert share_explained(np.hstack([constant, X, Z]), moved) < 0.01 + share_explained(
@@ -184,6 +197,12 @@ KNOWN_MEANS = {
     "crowded-road": (0.780101, 0.764255),
     "price-and-promotion": (0.119811, 0.005078),
     "encouraged-training": (0.593223, 0.510338),
+    "contextual-confounding": (0.036523, 0.003350),
+    "spreading-action": (0.223604, 0.350048),
+    "folded-action": (-0.051124, 0.164791),
+    "random-coefficient": (0.068752, 0.003231),
+    "changing-causes": (0.065727, 0.140685),
+    "hidden-types": (-0.197355, -0.157689),
 }
 
 

@@ -8,12 +8,14 @@ import pytest
 
 from dmliv.report.demo_views import (
     dose_response_title,
+    learning_curves,
     learning_title,
     recommendation_title,
     to_action,
     to_price,
 )
 from dmliv.report.figures import DoseResponse, LearningCurve, Recommendation, draw_learning_curves
+from dmliv.second_stage.pilot_model import PilotedModel
 
 LEVEL = np.array([5.0, 2.0, 1.1, 1.01, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
 FALLING = np.linspace(5.0, 1.0, 10)
@@ -59,6 +61,26 @@ def test_learning_title_names_losses_that_still_fall() -> None:
     level, falling = LearningCurve("Outcome model", "", LEVEL), LearningCurve("Action model", "", FALLING)
     assert learning_title([level, level]) == "All training losses have levelled off"
     assert learning_title([level, falling]).endswith(": action model")
+
+
+def test_learning_title_of_one_model() -> None:
+    title = learning_title([LearningCurve("Action model", "", LEVEL)])
+    assert title == "The training loss of the action model has levelled off"
+
+
+def test_learning_curves_of_a_piloted_fit() -> None:
+    """A pilot is solved in closed form; where it stands there is no outcome model either."""
+    network: Any = SimpleNamespace(describe=lambda: {"train_loss": LEVEL.tolist()})
+    pilot: Any = SimpleNamespace(describe=dict)
+
+    def names(outcome: Any, remainder: Any) -> list[str]:
+        first = SimpleNamespace(outcome_model=outcome, action_model=network)
+        fitted = SimpleNamespace(first_stage_=first, structural_model_=PilotedModel(pilot, remainder, {}))
+        shown: Any = SimpleNamespace(estimator=fitted)
+        return [curve.model for curve in learning_curves(shown)]
+
+    assert names(None, None) == ["Action model"]
+    assert names(network, network) == ["Outcome model", "Action model", "Structural model"]
 
 
 def test_recommendation_title_counts_exact_agreement() -> None:

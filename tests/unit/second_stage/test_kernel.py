@@ -15,8 +15,8 @@ from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.laws import CategoricalLaw, MixtureLaw
-from dmliv.kernel_tuning import PENALTIES
-from dmliv.kernels import gaussian_kernel
+from dmliv.kernels.features import gaussian_kernel
+from dmliv.kernels.tuning import PENALTIES
 from dmliv.learners import kernel
 from dmliv.nets.images import ImageColumns
 from dmliv.second_stage.base import action_vectors

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dmliv.first_stage.laws import CategoricalLaw, MixtureLaw
-from dmliv.kernels import gaussian_kernel
+from dmliv.kernels.features import gaussian_kernel
 from dmliv.second_stage.law_means import LawMeans
 
 

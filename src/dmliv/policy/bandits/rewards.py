@@ -14,7 +14,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve, eigh
 
 from dmliv.data import FloatArray, IntArray
-from dmliv.kernels import gaussian_kernel
+from dmliv.kernels.features import gaussian_kernel
 
 # Eigenvalues of a kernel matrix below this part of the largest are rounding errors.
 _JITTER = 1e-12

@@ -33,7 +33,7 @@ from sklearn.utils import check_random_state
 
 from dmliv.data import ActionKind, FloatArray, IntArray
 from dmliv.errors import InputError, NotFittedError
-from dmliv.kernels import chunks
+from dmliv.kernels.features import chunks
 from dmliv.policy.bandits.inputs import (
     BanditRows,
     InputReader,

@@ -30,6 +30,11 @@ crowded-road          a kink whose place jumps, heavy-tailed and heteroscedastic
 price-and-promotion   two actions at once
 encouraged-training   a binary action, a binary instrument, noncompliance
 ===================== ===================================================================================
+
+At strength 1 the instruments of most explain far more of the action than those of published studies do.
+:func:`with_instrument_share` makes them ordinary: ``ORDINARY_TUNED_ON`` and ``ORDINARY_REPORTED_ONLY`` are
+problems of either half for which that is done, at ``ORDINARY_SHARES``. Problems in which a control function
+is wrong are in :mod:`dmliv.problems.suite.violations`.
 """
 
 from types import MappingProxyType
@@ -46,18 +51,42 @@ from dmliv.problems.suite.smooth import (
     UShapedLoad,
     WeakNudge,
 )
+from dmliv.problems.suite.strength import instrument_share, strength_for_share, with_instrument_share
+from dmliv.problems.suite.violations import (
+    VIOLATIONS,
+    VIOLATIONS_REPORTED_ONLY,
+    VIOLATIONS_TUNED_ON,
+    ChangingCauses,
+    ContextualConfounding,
+    FoldedAction,
+    HiddenTypes,
+    RandomCoefficient,
+    SpreadingAction,
+)
 
 __all__ = [
+    "ORDINARY_REPORTED_ONLY",
+    "ORDINARY_SHARES",
+    "ORDINARY_TUNED_ON",
     "REPORTED_ONLY",
     "SUITE",
     "TUNED_ON",
+    "VIOLATIONS",
+    "VIOLATIONS_REPORTED_ONLY",
+    "VIOLATIONS_TUNED_ON",
+    "ChangingCauses",
+    "ContextualConfounding",
     "CrowdedRoad",
     "EncouragedTraining",
+    "FoldedAction",
     "HeavyTailedReturns",
+    "HiddenTypes",
     "PeakHours",
     "PriceAndPromotion",
+    "RandomCoefficient",
     "SaturatingDose",
     "SeasonalSales",
+    "SpreadingAction",
     "SteppedTariff",
     "StoreChain",
     "SuiteProblem",
@@ -66,6 +95,9 @@ __all__ = [
     "UShapedLoad",
     "WavyResponse",
     "WeakNudge",
+    "instrument_share",
+    "strength_for_share",
+    "with_instrument_share",
 ]
 
 TUNED_ON: Final[tuple[SuiteProblem, ...]] = (
@@ -92,3 +124,12 @@ REPORTED_ONLY: Final[tuple[SuiteProblem, ...]] = (
 
 SUITE: Final = MappingProxyType({problem.name: problem for problem in (*TUNED_ON, *REPORTED_ONLY)})
 """All problems by their names."""
+
+ORDINARY_TUNED_ON: Final[tuple[SuiteProblem, ...]] = (SaturatingDose(), WavyResponse(), TwentyColumns())
+"""Problems on which settings may be chosen, for instruments of ordinary strength."""
+
+ORDINARY_REPORTED_ONLY: Final[tuple[SuiteProblem, ...]] = (SeasonalSales(), UShapedLoad(), CrowdedRoad())
+"""Problems that no setting was ever chosen on, for instruments of ordinary strength."""
+
+ORDINARY_SHARES: Final = (0.01, 0.03, 0.1, 0.3)
+"""Shares of the action that an ordinary instrument explains, beyond the context."""

@@ -33,11 +33,12 @@ _CONTEXT, _INSTRUMENT, _HIDDEN, _OWN, _ACTION, _OTHER_HIDDEN = range(6)
 class SuiteProblem(ABC):
     """A problem whose outcome is h0(context, action) plus noise that a hidden cause shares with the action.
 
-    With a hidden cause u and own noise v, both of mean zero and variance one and independent of context and
-    instrument::
+    With a hidden cause u ~ N(0, 1), or several, and own noise v of mean zero and variance one, all of them
+    independent of context and instrument::
 
         action  = act(context, instrument, u)
-        noise   = noise_sd * scale(context, instrument) * (confounding u + sqrt(1 - confounding^2) v)
+        shared  = confounder(context, u), which is u itself unless a problem says otherwise
+        noise   = noise_sd * scale(context, instrument) * (confounding shared + sqrt(1 - confounding^2) v)
         outcome = h0(context, action) + noise
 
     Given context and instrument the noise has mean zero; given the action it has not. A problem states its
@@ -48,7 +49,7 @@ class SuiteProblem(ABC):
     instrument_strength : float
         Factor on the instruments in the action equation, at least 0.
     confounding : float
-        Correlation of noise and hidden cause, in [-1, 1].
+        Correlation of the noise and what it shares with the action, in [-1, 1].
     noise_sd : float
         Standard deviation of the noise, at least 0.
     """
@@ -59,6 +60,8 @@ class SuiteProblem(ABC):
     n_instruments: ClassVar[int] = 1
     n_actions: ClassVar[int] = 1
     """Columns of the action."""
+    n_hidden: ClassVar[int] = 1
+    """Hidden causes; several are the columns of an array."""
     levels: ClassVar[tuple[str, ...] | tuple[float, ...]] = ()
     """The values of a discrete action; none for a continuous one."""
 
@@ -83,7 +86,10 @@ class SuiteProblem(ABC):
 
     @abstractmethod
     def act(self, X: Rows, Z: Rows, hidden: FloatArray, rng: np.random.Generator) -> FloatArray:
-        """Return the actions taken, shape (n,) or (n, d_T); positions of levels for a discrete action."""
+        """Return the actions taken, shape (n,) or (n, d_T); positions of levels for a discrete action.
+
+        Hidden causes are (n,), or (n, n_hidden) where there are several.
+        """
 
     def draw_context(self, rng: np.random.Generator, n: int) -> Rows:
         """Draw contexts, shape (n, d_X); U(-1, 1) unless a problem says otherwise."""
@@ -97,12 +103,25 @@ class SuiteProblem(ABC):
         """Draw noise that no action knows, shape (n,), with mean zero and variance one."""
         return rng.standard_normal(n)
 
+    def confounder(self, X: Rows, hidden: FloatArray) -> FloatArray:
+        """Return what the noise shares with the action, shape (n,), for hidden causes (n,) or (n, n_hidden).
+
+        It must have mean zero given the context, and mean square one. It is not told the instrument, so that
+        the noise has mean zero given context and instrument.
+        """
+        del X
+        return hidden
+
     def noise_scale(self, X: Rows, Z: Rows) -> FloatArray:
         """Return the factor on the noise of each row, shape (n,), of mean square one."""
         del Z
         return np.ones(len(X))
 
     # -------------------------------------------------------------------------------------------- sampling
+
+    def draw_hidden(self, rng: np.random.Generator, n: int) -> FloatArray:
+        """Draw hidden causes, shape (n,), or (n, n_hidden) where there are several."""
+        return rng.standard_normal(n if self.n_hidden == 1 else (n, self.n_hidden))
 
     def sample(self, n: int, seed: int = 0) -> IVData:
         """Draw ``n`` observed rows: ``Y`` (n,), ``T`` (n,) or (n, d_T), ``Z`` (n, d_Z) and ``X`` (n, d_X)."""
@@ -195,7 +214,7 @@ class SuiteProblem(ABC):
     def _sample(self, n: int, seed: int, *, hidden_of_noise: int) -> IVData:
         check_count(n)
         X, Z = self._exogenous(n, seed)
-        hidden = _stream(seed, _HIDDEN).standard_normal(n)
+        hidden = self.draw_hidden(_stream(seed, _HIDDEN), n)
         T: Rows = self.act(X, Z, hidden, _stream(seed, _ACTION))
         if self.levels:
             T = np.array(self.levels)[T.astype(np.int64)]
@@ -207,9 +226,9 @@ class SuiteProblem(ABC):
         return X, self.draw_instrument(_stream(seed, _INSTRUMENT), n)
 
     def _noise(self, X: Rows, Z: Rows, seed: int, hidden_of_noise: int) -> FloatArray:
-        hidden = _stream(seed, hidden_of_noise).standard_normal(len(X))
+        shared = self.confounder(X, self.draw_hidden(_stream(seed, hidden_of_noise), len(X)))
         own = self.draw_own_noise(_stream(seed, _OWN), len(X))
-        mixed = self.confounding * hidden + np.sqrt(1.0 - self.confounding**2) * own
+        mixed = self.confounding * shared + np.sqrt(1.0 - self.confounding**2) * own
         return np.asarray(self.noise_sd * self.noise_scale(X, Z) * mixed)
 
     def _read_actions(self, T: Any, n: int) -> FloatArray:

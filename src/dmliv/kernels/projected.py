@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from dmliv.data import FloatArray, IntArray
-from dmliv.kernel_tuning import (
+from dmliv.kernels.features import LandmarkFeatures, chunks, median_scales
+from dmliv.kernels.tuning import (
     PENALTIES,
     SEARCH_ROWS,
     RidgePath,
@@ -18,7 +19,6 @@ from dmliv.kernel_tuning import (
     search_length,
     search_scales,
 )
-from dmliv.kernels import LandmarkFeatures, chunks, median_scales
 from dmliv.progress import Advance, ProgressReporter
 
 # The search for h starts from a wide kernel in the action, a smooth function, and narrows it for a clear gain

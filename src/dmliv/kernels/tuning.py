@@ -14,7 +14,7 @@ import numpy as np
 from scipy.linalg import eigh
 
 from dmliv.data import FloatArray, IntArray
-from dmliv.kernels import LandmarkFeatures, chunks, median_scales
+from dmliv.kernels.features import LandmarkFeatures, chunks, median_scales
 from dmliv.progress import Advance, ProgressReporter
 
 # Rows that bandwidths are searched on: their choice is settled long before a fit is.

@@ -1,0 +1,1 @@
+"""Kernels: features that stand for them, bandwidths, Gaussian processes of several terms, and projections."""

@@ -1,0 +1,282 @@
+"""A fitted pilot: h as a sum of level, slopes and curves, each a smooth function of the context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dmliv.data import FloatArray, IntArray, Table
+from dmliv.first_stage.laws import ActionLaw
+from dmliv.kernels.additive import AdditiveKernel, Inputs, Pair, TermMatrix
+from dmliv.second_stage.base import StructuralModel
+from dmliv.second_stage.features import StructuralEncoder
+from dmliv.second_stage.law_means import LawMeans
+
+STRUCTURAL, CONTROL = "structural", "control"
+# Rows that meet all landmarks at once.
+_CHUNK_ROWS = 1024
+# Quadrature points per action column in the mean over a distribution without a closed form.
+_POINTS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class PilotSpace:
+    """Functions of (context, action) that a pilot can be: a kernel, its landmarks, and their inputs.
+
+    Attributes
+    ----------
+    encoder : StructuralEncoder
+        Contexts as numbers, and the mean action of a context.
+    columns : ndarray of int, shape (p,)
+        Order of the encoder's columns, so that the blocks of the kernel are neighbours.
+    spread : ndarray, shape (d,)
+        What centred actions are divided by.
+    bends : bool
+        Whether the action is continuous, so that h may bend in it.
+    kernel : AdditiveKernel
+        The terms of the part ``"structural"`` make h.
+    landmarks : Inputs
+    """
+
+    encoder: StructuralEncoder
+    columns: IntArray
+    spread: FloatArray
+    bends: bool
+    kernel: AdditiveKernel
+    landmarks: Inputs
+
+    def inputs(self, context: Table, action: FloatArray) -> Inputs:
+        """Return what the kernel sees of contexts and actions (n, d), at control variables of zero."""
+        d, n = len(self.spread), len(action)
+        lines = np.zeros((n, self.landmarks.line.shape[1] - 2 * d))
+        curves = np.zeros((n, self.landmarks.curve.shape[1] - (d if self.bends else 0)))
+        return pilot_inputs(
+            self.encoder, self.columns, self.spread, self.bends, context, action, lines, curves
+        )
+
+    def covariances(self, context: Table, action: FloatArray) -> FloatArray:
+        """Return covariances of h with the landmarks, shape (n, m)."""
+        return self.kernel.matrix(self.inputs(context, action), self.landmarks, STRUCTURAL)
+
+    def action_parts(self) -> dict[str, PilotSpace]:
+        """Return spaces of functions that depend on the action, by name: small ones, and all together."""
+        terms = [term for term in self.kernel.terms if term.part == STRUCTURAL and (term.line or term.curve)]
+        common = [term for term in terms if not term.context and not term.linear]
+        wanted = {
+            "slope": [term for term in common if term.line],
+            "curve": [term for term in common if term.curve],
+            "slopes": [term for term in terms if term.line],
+            "slopes and curves": terms,
+        }
+        located = list(zip(self.kernel.terms, self.kernel.slices, strict=True))
+        found: dict[str, PilotSpace] = {}
+        for name, chosen in wanted.items():
+            kept = [(term, where) for term, where in located if any(term is each for each in chosen)]
+            if kept and all(
+                len(kept) > len(space.kernel.terms) for space in found.values() if name != "curve"
+            ):
+                parameters = np.concatenate([self.kernel.parameters[where] for _, where in kept])
+                kernel = AdditiveKernel(self.kernel.blocks, tuple(term for term, _ in kept), parameters)
+                found[name] = replace(self, kernel=kernel)
+        return found
+
+    def terms(self, context: Table) -> list[TermMatrix]:
+        """Return the terms of h between contexts and landmarks, at actions of zero."""
+        rows = self.inputs(context, np.zeros((len(context), len(self.spread))))
+        pair = Pair.of(self.kernel.blocks, rows, self.landmarks)
+        located = zip(self.kernel.terms, self.kernel.slices, strict=True)
+        return [
+            pair.term(term, self.kernel.parameters[where])
+            for term, where in located
+            if term.part == STRUCTURAL
+        ]
+
+    def projected(self, context: Table, law: ActionLaw, rows: IntArray) -> FloatArray:
+        """Return the means of :meth:`covariances` over the action distributions of some rows, shape (n, m).
+
+        Parameters
+        ----------
+        context : Table
+            Of these rows.
+        law : ActionLaw
+            Of all rows.
+        rows : ndarray of int, shape (n,)
+        """
+        mean = law.mean()[rows].cpu().double().numpy()
+        lines = self.inputs(context, mean).line
+        means, d = LawMeans(law, _POINTS), len(self.spread)
+        found = np.zeros((len(rows), len(self.landmarks)))
+        for each in self.terms(context):
+            values = each.without_columns()
+            if each.term.line:
+                columns = list(each.term.line)
+                values = values * (lines[:, columns] @ self.landmarks.line[:, columns].T)
+            if each.term.curve:
+                columns = list(each.term.curve)
+                points, scales = self.landmarks.curve[:, columns], each.curve_scales
+                if len(columns) < d:
+                    # Columns that the term leaves out do not matter: their kernel is as good as one.
+                    wide = np.full(d, 1e6)
+                    wide[columns] = scales
+                    whole = np.zeros((len(points), d))
+                    whole[:, columns] = points
+                    points, scales = whole, wide
+                bell = means.at(rows, points, scales)
+                at_zero = means.at(rows, np.zeros((1, d)), scales)
+                values = values * (bell - at_zero * np.exp(-0.5 * np.sum((points / scales) ** 2, axis=1)))
+            found += values
+        return found
+
+
+def pilot_inputs(
+    encoder: StructuralEncoder,
+    columns: IntArray,
+    spread: FloatArray,
+    bends: bool,
+    context: Table,
+    action: FloatArray,
+    control_lines: FloatArray,
+    control_curves: FloatArray,
+) -> Inputs:
+    """Return what a pilot's kernel sees of contexts, actions (n, d) and functions of the control variable.
+
+    Lines are in the action, the centred action and ``control_lines``; curves in the action, if it is
+    continuous, and in ``control_curves``.
+    """
+    centred = (action - encoder.centre(context).astype(np.float64)) / spread
+    return Inputs(
+        encoder.context.standardised(context)[:, columns],
+        np.hstack([action, centred, control_lines]),
+        np.hstack([action, control_curves] if bends else [control_curves]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class PilotModel:
+    """h(c, a) = level + sum over landmarks of weight times covariance.
+
+    Attributes
+    ----------
+    space : PilotSpace
+    weights : ndarray, shape (m,)
+    level : float
+    told : dict
+        What was found while fitting, in plain values.
+    """
+
+    space: PilotSpace
+    weights: FloatArray
+    level: float
+    told: dict[str, object]
+
+    def predict(self, context: Table, action: FloatArray) -> FloatArray:
+        """Return h row by row."""
+        parts = [
+            self.space.covariances(context.take(rows), action[rows]) @ self.weights
+            for rows in _pieces(len(action))
+        ]
+        return np.concatenate([np.empty(0), *parts]) + self.level
+
+    def predict_grid(self, context: Table, actions: FloatArray) -> FloatArray:
+        """Return h for every context with every action; each context meets the landmarks once."""
+        parts = [self._grid(context.take(rows), actions) for rows in _pieces(len(context))]
+        return np.vstack([np.empty((0, len(actions))), *parts]) + self.level
+
+    def gradient(self, context: Table, action: FloatArray) -> FloatArray:
+        """Return the derivative of h in the action, shape (n, d)."""
+        parts = [self._gradient(context.take(rows), action[rows]) for rows in _pieces(len(action))]
+        return np.vstack([np.empty((0, action.shape[1])), *parts])
+
+    def project(self, context: Table, law: ActionLaw) -> FloatArray:
+        """Return the mean of h over the action distribution of every row, shape (n,), in closed form."""
+        parts = [
+            self.space.projected(context.take(rows), law, rows) @ self.weights
+            for rows in _pieces(len(context))
+        ]
+        return np.concatenate([np.empty(0), *parts]) + self.level
+
+    def describe(self) -> dict[str, object]:
+        """Return what was found while fitting."""
+        return self.told
+
+    def _slopes(self, context: Table, each: TermMatrix) -> tuple[FloatArray, FloatArray]:
+        """Return slopes (n, d) of a term in the action, and its value (n,) where the action is zero."""
+        d, columns = len(self.space.spread), list(each.term.line)
+        by_column = (each.without_columns() * self.weights) @ self.space.landmarks.line[:, columns]
+        slopes, offset = np.zeros((len(context), d)), np.zeros(len(context))
+        at_zero = -self.space.encoder.centre(context).astype(np.float64) / self.space.spread
+        for position, column in enumerate(columns):
+            if column < d:
+                slopes[:, column] += by_column[:, position]
+            else:
+                slopes[:, column - d] += by_column[:, position] / self.space.spread[column - d]
+                offset += by_column[:, position] * at_zero[:, column - d]
+        return slopes, offset
+
+    def _grid(self, context: Table, actions: FloatArray) -> FloatArray:
+        found = np.zeros((len(context), len(actions)))
+        for each in self.space.terms(context):
+            if each.term.line:
+                slopes, offset = self._slopes(context, each)
+                found += slopes @ actions.T + offset[:, None]
+            elif each.term.curve:
+                by_action = each.anchored_at(actions)
+                found += (each.without_columns() * self.weights) @ by_action.T
+            else:
+                found += (each.without_columns() @ self.weights)[:, None]
+        return found
+
+    def _gradient(self, context: Table, action: FloatArray) -> FloatArray:
+        found = np.zeros(action.shape)
+        for each in self.space.terms(context):
+            if each.term.line:
+                found += self._slopes(context, each)[0]
+            elif each.term.curve:
+                columns = list(each.term.curve)
+                by_column = each.anchored_gradient(action)
+                weighted = each.without_columns() * self.weights
+                found[:, columns] += np.einsum("nm,nmk->nk", weighted, by_column)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class PilotedModel:
+    """h = pilot + remainder: what DML-IV adds to a pilot.
+
+    Attributes
+    ----------
+    pilot : StructuralModel
+    remainder : StructuralModel or None
+        None where the moments do not speak against the pilot.
+    told : dict
+        How the remainder was judged, in plain values.
+    """
+
+    pilot: StructuralModel
+    remainder: StructuralModel | None
+    told: dict[str, object]
+
+    def predict(self, context: Table, action: FloatArray) -> FloatArray:
+        """Return h row by row."""
+        found = self.pilot.predict(context, action)
+        return found if self.remainder is None else found + self.remainder.predict(context, action)
+
+    def predict_grid(self, context: Table, actions: FloatArray) -> FloatArray:
+        """Return h for every context with every action."""
+        found = self.pilot.predict_grid(context, actions)
+        return found if self.remainder is None else found + self.remainder.predict_grid(context, actions)
+
+    def gradient(self, context: Table, action: FloatArray) -> FloatArray:
+        """Return the derivative of h in the action."""
+        found = self.pilot.gradient(context, action)
+        return found if self.remainder is None else found + self.remainder.gradient(context, action)
+
+    def describe(self) -> dict[str, object]:
+        """Return what pilot and remainder tell of themselves, and how large the remainder is."""
+        told: dict[str, object] = {"pilot": self.pilot.describe(), **self.told}
+        return told if self.remainder is None else {**told, "remainder": self.remainder.describe()}
+
+
+def _pieces(n_rows: int) -> list[IntArray]:
+    return [np.arange(start, min(start + _CHUNK_ROWS, n_rows)) for start in range(0, n_rows, _CHUNK_ROWS)]

@@ -1,0 +1,85 @@
+"""The second stage after a pilot: learn what the pilot leaves of h, where the moments ask for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from sklearn.base import BaseEstimator
+
+from dmliv.data import TrainingData
+from dmliv.errors import InputError
+from dmliv.first_stage.base import PilotLearner, Runtime
+from dmliv.first_stage.crossfit import FirstStage
+from dmliv.nets.images import ImageColumns
+from dmliv.nets.settings import LARGE_ROWS
+from dmliv.second_stage.base import StructuralLearner, StructuralModel, action_vectors
+from dmliv.second_stage.pilot import ControlFunction
+from dmliv.second_stage.pilot_model import PilotedModel
+
+PilotLike = Literal["control-function"] | PilotLearner | None
+"""What an estimator's ``pilot`` may be."""
+
+
+def fit_structural(
+    learner: StructuralLearner,
+    data: TrainingData,
+    first_stage: FirstStage,
+    *,
+    seed: int,
+    runtime: Runtime,
+) -> StructuralModel:
+    """Fit h: as the learner does it, or the pilot and what the learner adds to it.
+
+    Parameters
+    ----------
+    learner : StructuralLearner
+    data : TrainingData
+        With the outcome as it was observed.
+    first_stage : FirstStage
+    seed : int
+    runtime : Runtime
+    """
+    pilot = first_stage.pilot
+    if pilot is None:
+        return learner.fit(data, first_stage, seed=seed, runtime=runtime)
+    told: dict[str, object] = {"evidence_against_pilot": first_stage.pilot_evidence, "remainder_size": 0.0}
+    if first_stage.pilot_stands:
+        return PilotedModel(pilot.model, None, told)
+    remainder = learner.fit(first_stage.left_by_pilot(data), first_stage, seed=seed, runtime=runtime)
+    added = remainder.predict(data.context, action_vectors(data.action_spec, data.action))
+    told["remainder_size"] = float(added.std() / max(pilot.values.std(), 1e-12))
+    return PilotedModel(pilot.model, remainder, told)
+
+
+def read_pilot(pilot: object, learners: Any, n_rows: int) -> PilotLearner | None:
+    """Return the pilot learner for an estimator's ``pilot``, or None for none.
+
+    Parameters
+    ----------
+    pilot : object
+        As the user gave it.
+    learners : Learners
+        The paper's presets have no pilot, and a structural learner that makes h a line has none either.
+        Pixels are passed on.
+    n_rows : int
+        Beyond :data:`~dmliv.nets.settings.LARGE_ROWS` networks learn h from all rows, without a pilot.
+    """
+    named = isinstance(pilot, str) and pilot == "control-function"
+    # A class, or a regressor of scikit-learn, has a fit as well, but not one of a pilot.
+    is_learner = callable(getattr(pilot, "fit", None)) and not isinstance(pilot, type | BaseEstimator)
+    if pilot is not None and not named and not is_learner:
+        raise InputError(
+            f"Expected pilot='control-function', None or a learner such as ControlFunction(), got {pilot!r}."
+        )
+    takes_pilot = learners.with_pilot and getattr(learners.structural, "takes_pilot", True)
+    if pilot is None or not takes_pilot or n_rows > LARGE_ROWS:
+        return None
+    learner: Any = ControlFunction() if named else pilot
+    if isinstance(learner, ControlFunction):
+        image: ImageColumns | None = learners.image
+        if image is not None and image.features == "convolution":
+            return None
+        return learner if image is None else replace(learner, image=image)
+    found: PilotLearner = learner
+    return found
