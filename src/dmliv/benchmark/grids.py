@@ -250,6 +250,8 @@ _BUILDERS: Final = {
     "ordinary": instrument_grids.ordinary,
     "assumption": instrument_grids.assumption,
     "mean-effects": instrument_grids.mean_effects,
+    "pilot-suite": instrument_grids.pilot_suite,
+    "pilot-demand": instrument_grids.pilot_demand,
 }
 GRID_NAMES: Final = tuple(_BUILDERS)
 

@@ -28,6 +28,7 @@ from dmliv.learners import (
     paper_neural,
 )
 from dmliv.nets.settings import ByRows
+from dmliv.second_stage.pilot import ControlFunction
 from dmliv.second_stage.projection import DrawRule, DrawRuleName
 from dmliv.second_stage.remainder import PilotLike
 
@@ -319,7 +320,7 @@ def networks_of(preset: Learners) -> Any:
 
 def piloted_methods() -> tuple[Method, ...]:
     """Return DML-IV and CE-DML-IV as they are by default, with a pilot, and DML-IV without."""
-    default: PilotLike = "control-function"
+    default = ControlFunction()
     return (
         Method("dml-iv", "DML-IV", partial(_build_two_stage, "dml-iv", neural, pilot=default)),
         Method("dml-iv-no-pilot", "DML-IV, no pilot", partial(_build_two_stage, "dml-iv", neural)),

@@ -1,7 +1,7 @@
 """The pilot: a control-function regression that h starts from.
 
 If one residual V of the action given context and instrument carries the confounding, then
-E[outcome | C, Z, A] = h(C, A) + lambda(C, V): an ordinary regression, with all of the action's variation
+E[outcome | C, Z, A] = h(C, A) + lambda(V): an ordinary regression, with all of the action's variation
 (Newey, Powell and Vella, 1999; Imbens and Newey, 2009). DML-IV then needs to learn only what the pilot
 leaves: E[outcome - pilot(C, A) | C, Z] is the projection of h - pilot, whatever the pilot is.
 """
@@ -110,7 +110,11 @@ class Pilot:
 
 @dataclass(frozen=True)
 class ControlFunction:
-    """Pilot learner: h(context, action) + lambda(context, residual of the action), by Gaussian processes.
+    """Pilot learner: h(context, action) + lambda(residual of the action), by Gaussian processes.
+
+    Lambda is a curve in the residual, plus the residual times a line in context and instrument: where the
+    confounding differs between contexts, or the residual means something else at another instrument, its
+    slope may follow.
 
     The mean of the action given context and instrument is a regression of its own, averaged with that of the
     action distribution in the proportions that fit held-out rows best. The error it was estimated with is a

@@ -210,7 +210,9 @@ class TestIdentities:
 
 class TestParameter:
     @pytest.mark.parametrize(
-        "pilot", ["control function", "", 3, True, object(), ControlFunction, LinearRegression()], ids=repr
+        "pilot",
+        ["control function", "", 3, True, object(), ControlFunction, LinearRegression()],
+        ids=lambda given: type(given).__name__,
     )
     def test_nonsense(self, pilot: Any, holding: dict[str, Any]) -> None:
         with pytest.raises(InputError, match=r"Expected pilot='control-function', None or a learner"):
