@@ -38,7 +38,7 @@ def data() -> dict[str, Any]:
 
 @pytest.fixture(scope="module", params=[boosting, forest])
 def fitted(request: pytest.FixtureRequest, data: dict[str, Any]) -> Any:
-    return CEDMLIV(request.param(), random_state=0).fit(**data)
+    return CEDMLIV(request.param(), pilot=None, random_state=0).fit(**data)
 
 
 def effects(estimator: Any, X: np.ndarray) -> np.ndarray:
@@ -58,7 +58,7 @@ def test_the_law_is_the_true_one(data: dict[str, Any], fitted: Any) -> None:
 def test_a_saturated_second_stage_finds_the_truth(data: dict[str, Any], preset: Any) -> None:
     """Tree nuisances with one coefficient per level: the confounding of 1.5 per unit is gone."""
     learners = replace(preset(), structural=LinearStructural())
-    found = effects(CEDMLIV(learners, random_state=0).fit(**data), data["X"])
+    found = effects(CEDMLIV(learners, pilot=None, random_state=0).fit(**data), data["X"])
     np.testing.assert_allclose(found, [1.0, 3.0], atol=0.35)
     means = [data["Y"][data["T"] == level].mean() for level in LEVELS]
     assert abs(means[2] - means[0] - 3.0) > 1.0
@@ -77,7 +77,7 @@ def test_a_level_that_folds_lack(preset: Any, data: dict[str, Any]) -> None:
     """A level of one row is unknown to the fold that holds it; probabilities stay probabilities."""
     few = {role: values[:200].copy() for role, values in data.items()}
     few["T"][17] = "rare"
-    estimator = DMLIV(preset(), n_folds=2, random_state=0).fit(**few)
+    estimator = DMLIV(preset(), n_folds=2, pilot=None, random_state=0).fit(**few)
     law = estimator.first_stage_.law
     assert isinstance(law, CategoricalLaw)
     rows = law.probabilities.double().numpy()

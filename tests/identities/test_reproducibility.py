@@ -138,7 +138,7 @@ class TestJobs:
         assert_same(silent, shown)
         captured = capsys.readouterr()
         assert captured.out == ""
-        assert "structural model" in captured.err
+        assert "pilot: control function" in captured.err
 
 
 class TestFrames:

@@ -12,9 +12,9 @@ from dmliv import CEDMLIV, DMLIV, DeepIV
 from dmliv.learners import Learners
 
 ESTIMATORS = {
-    "DMLIV": lambda learners: DMLIV(learners, n_folds=3, random_state=1),
-    "CEDMLIV": lambda learners: CEDMLIV(learners, random_state=1),
-    "DeepIV": lambda learners: DeepIV(learners, random_state=1),
+    "DMLIV": lambda learners: DMLIV(learners, n_folds=3, pilot=None, random_state=1),
+    "CEDMLIV": lambda learners: CEDMLIV(learners, pilot=None, random_state=1),
+    "DeepIV": lambda learners: DeepIV(learners, pilot=None, random_state=1),
 }
 estimators = pytest.mark.parametrize("make", ESTIMATORS.values(), ids=ESTIMATORS)
 CONTEXTS = ["time", "age"]
@@ -106,6 +106,14 @@ class TestAffineChanges:
         # At kinks of a network roundings turn a slope around, so slopes are compared in the middle.
         gap = np.abs(moved.marginal_effect(1.8 * T + 32.0, X) - plain.marginal_effect(T, X) / 1.8)
         assert np.median(gap) < 1e-3 * Y.std() / T.std()
+
+    def test_pilot(self, frame: pd.DataFrame, tiny_learners: Learners) -> None:
+        """A search for parameters stops short of the summit, so roundings carry further than in a network."""
+        Y, T, Z, X = columns(frame)
+        plain = DMLIV(tiny_learners, n_folds=3, random_state=1).fit(Y, T, Z=Z, X=X).predict(T, X)
+        other = DMLIV(tiny_learners, n_folds=3, random_state=1).fit(1.8 * Y + 32.0, 9.0 * T - 5.0, Z=Z, X=X)
+        gap = (other.predict(9.0 * T - 5.0, X) - 32.0) / 1.8 - plain
+        assert np.std(gap) < 0.02 * Y.std()
 
     def test_linear_learners(self, frame: pd.DataFrame, linear_learners: Learners) -> None:
         Y, T, Z, X = columns(frame)

@@ -153,7 +153,7 @@ def search(
     with progress.stage(label, len(points) * _FIRST_STEPS + _MOST_STEPS) as advance:
 
         def climb(point: FloatArray, steps: int) -> OptimizeResult:
-            return minimize(
+            climbed = minimize(
                 loss,
                 point,
                 jac=True,
@@ -162,6 +162,10 @@ def search(
                 callback=lambda _: advance(),
                 options={"maxiter": steps, "maxfun": 2 * steps},
             )
+            # A search that ends early has come as far as one that takes all of its steps.
+            for _ in range(steps - int(climbed.nit)):
+                advance()
+            return climbed
 
         tried = [climb(start, _FIRST_STEPS) for start in points]
         found = climb(min(tried, key=lambda each: float(each.fun)).x, _MOST_STEPS)

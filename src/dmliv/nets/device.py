@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from dmliv.errors import InputError
@@ -51,7 +52,7 @@ def on_device(values: np.ndarray[Any, Any], device: torch.device) -> Tensor:
 
 @contextmanager
 def single_thread() -> Iterator[None]:
-    """Run torch on one CPU thread inside the block.
+    """Run torch and BLAS on one CPU thread inside the block.
 
     Two threads on matrices this small are slower than one, and a fixed number of threads makes the order of
     floating-point sums, and so every fitted number, independent of the machine's settings.
@@ -59,6 +60,7 @@ def single_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with threadpool_limits(limits=1, user_api="blas"):
+            yield
     finally:
         torch.set_num_threads(before)

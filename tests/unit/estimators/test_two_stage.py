@@ -66,7 +66,7 @@ class TestSwitches:
 
     @pytest.mark.parametrize("n_folds", [1, 4])
     def test_deep_iv_takes_the_outcome_itself(self, roles: Any, tiny: Learners, n_folds: int) -> None:
-        estimator = DeepIV(tiny, n_folds=n_folds, random_state=0).fit(**roles)
+        estimator = DeepIV(tiny, n_folds=n_folds, pilot=None, random_state=0).fit(**roles)
         stage = estimator.first_stage_
         assert stage.outcome_model is None
         Y = roles["Y"]
@@ -95,7 +95,7 @@ class TestSwitches:
 class TestFittedAttributes:
     def test_models(self, roles: Any, linear: Learners, tiny: Learners) -> None:
         of_lines = DMLIV(linear, n_folds=2, random_state=0).fit(**roles)
-        of_nets = DMLIV(tiny, n_folds=2, random_state=0).fit(**roles)
+        of_nets = DMLIV(tiny, n_folds=2, pilot=None, random_state=0).fit(**roles)
         assert isinstance(of_lines.structural_model_, LinearStructuralModel)
         assert isinstance(of_lines.first_stage_.law, ResidualLaw)
         assert isinstance(of_nets.structural_model_, NeuralStructuralModel)
@@ -119,7 +119,7 @@ class TestFittedAttributes:
             assert losses[f"{name}_r2"] == pytest.approx(1 - np.mean(errors**2) / roles[role].var(), rel=0.01)
 
     def test_density_of_the_action_in_the_units_of_the_user(self, roles: Any, tiny: Learners) -> None:
-        estimator = DMLIV(tiny, n_folds=2, random_state=0).fit(**roles)
+        estimator = DMLIV(tiny, n_folds=2, pilot=None, random_state=0).fit(**roles)
         law = estimator.first_stage_.law
         assert isinstance(law, MixtureLaw)
         mean, scale = roles["T"].mean(), roles["T"].std()

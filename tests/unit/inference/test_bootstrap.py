@@ -101,7 +101,7 @@ class TestIdentities:
     def test_every_row_once_is_the_fit_itself(self, learners: Learners, weighted: bool) -> None:
         weight = np.random.default_rng(1).exponential(size=N) if weighted else None
         cluster = np.arange(N) // 2 if weighted else None
-        est = DMLIV(learners, n_folds=3, random_state=0)
+        est = DMLIV(learners, n_folds=3, pilot=None, random_state=0)
         est.fit(**rows(), sample_weight=weight, cluster=cluster)
         fitted = fitted_to(est, cluster)
         whole = Resample.whole(N, cluster, 3, inner_seed(0))
@@ -112,7 +112,7 @@ class TestIdentities:
         assert np.abs(found[:, 1] - found[:, 0]).max() > 0.01
 
     def test_a_kernel_of_every_row_once_is_the_fit_itself(self) -> None:
-        est = CEDMLIV(small(KERNEL), random_state=0).fit(**rows())
+        est = CEDMLIV(small(KERNEL), pilot=None, random_state=0).fit(**rows())
         fitted = fitted_to(est)
         (again,) = fitted.fit_resamples([Resample.whole(N, None, 1, inner_seed(0))], RUNTIME)
         found = values([est.structural_model_, again], fitted.data)
@@ -121,9 +121,9 @@ class TestIdentities:
     @pytest.mark.parametrize(
         ("estimator", "discrete"),
         [
-            (DMLIV(choosing(), n_folds=3, random_state=0), False),
-            (DMLIV(choosing(), n_folds=2, random_state=0), True),
-            (DeepIV(choosing(), random_state=0), False),
+            (DMLIV(choosing(), n_folds=3, pilot=None, random_state=0), False),
+            (DMLIV(choosing(), n_folds=2, pilot=None, random_state=0), True),
+            (DeepIV(choosing(), pilot=None, random_state=0), False),
         ],
         ids=["DMLIV", "discrete", "DeepIV"],
     )
@@ -139,7 +139,7 @@ class TestIdentities:
         assert np.abs(together[:, 1] - together[:, 0]).max() > 0.01
 
     def test_choices_are_those_of_the_fit(self) -> None:
-        est = DMLIV(choosing(), n_folds=3, random_state=0).fit(**rows(), inference=Bootstrap(2))
+        est = DMLIV(choosing(), n_folds=3, pilot=None, random_state=0).fit(**rows(), inference=Bootstrap(2))
         whole, uncertainty = est.structural_model_, est.counterfactual_.uncertainty
         assert isinstance(whole, MeanModel)
         assert isinstance(uncertainty, ReplicateUncertainty)
@@ -153,7 +153,7 @@ class TestIdentities:
                 assert [told.get(key) for key in kept] == [expected.get(key) for key in kept]
 
     def test_a_correction_is_solved_again_in_its_own_space(self) -> None:
-        est = DMLIV(choosing(), n_folds=3, random_state=0).fit(**rows())
+        est = DMLIV(choosing(), n_folds=3, pilot=None, random_state=0).fit(**rows())
         whole = est.structural_model_
         assert isinstance(whole, MeanModel)
         assert isinstance(whole.models["kernel"], KernelModel)
@@ -176,7 +176,7 @@ class TestIdentities:
         data = rows()
         data |= {"T": 2.0 * data["Z"][:, 0] + 1.0}
         data |= {"Y": 3.0 * data["T"] + data["X"][:, 0]}
-        est = DMLIV(Learners(line, line, line), n_folds=2, random_state=0)
+        est = DMLIV(Learners(line, line, line), n_folds=2, pilot=None, random_state=0)
         est.fit(**data, inference=Bootstrap(4))
         assert not fitted_to(est).stacks
         for bound in est.predict_interval(data["T"], data["X"]):
@@ -187,7 +187,7 @@ class TestNoLeaks:
     @pytest.mark.parametrize("patience", [None, 2])
     def test_predictions_of_a_fold_never_saw_its_rows(self, patience: int | None) -> None:
         """Outcomes and actions of a fold's rows are spoiled: their own predictions may not move."""
-        est = DMLIV(small(LINES, replace(SMALL, patience=patience)), n_folds=3, random_state=0)
+        est = DMLIV(small(LINES, replace(SMALL, patience=patience)), n_folds=3, pilot=None, random_state=0)
         fitted = fitted_to(est.fit(**rows()))
         resamples = [fitted.resample(seed) for seed in (1, 2)]
         inside = resamples[0].fold == 1
@@ -211,7 +211,7 @@ class TestNoLeaks:
         assert np.median(np.abs(means[0] - means[1])[~inside]) > 0.1
 
     def test_rows_that_were_not_drawn_are_not_learned_from(self) -> None:
-        fitted = fitted_to(DMLIV(small(NETWORKS), n_folds=3, random_state=0).fit(**rows()))
+        fitted = fitted_to(DMLIV(small(NETWORKS), n_folds=3, pilot=None, random_state=0).fit(**rows()))
         resample = fitted.resample(1)
         left_out = resample.counts == 0
         assert 0.25 < left_out.mean() < 0.5
@@ -270,7 +270,7 @@ class TestIntervals:
         data = rows()
         bounds = []
         for seed in (0, 0, 1):
-            est = DMLIV(small(LINES), n_folds=2, random_state=seed)
+            est = DMLIV(small(LINES), n_folds=2, pilot=None, random_state=seed)
             est.fit(**data, inference=Bootstrap(5))
             bounds.append(est.ate_interval(data["X"]))
         assert bounds[0] == bounds[1] != bounds[2]
@@ -281,7 +281,7 @@ class TestIntervals:
         data, bounds = rows(60), []
         learners = small(CoefficientStructural(replace(STRAIGHT, epochs=1)), replace(SMALL, epochs=1))
         for n_jobs in (1, 2):
-            est = DMLIV(learners, n_folds=20, random_state=0, n_jobs=n_jobs)
+            est = DMLIV(learners, n_folds=20, pilot=None, random_state=0, n_jobs=n_jobs)
             with parallel_config(backend="threading"):
                 est.fit(**data, inference=Bootstrap(6))
             assert fitted_to(est).stack_size == 5
@@ -289,7 +289,7 @@ class TestIntervals:
         assert bounds[0] == bounds[1]
 
     def test_a_fit_can_be_sent_to_a_worker(self) -> None:
-        fitted = fitted_to(DMLIV(small(NETWORKS), n_folds=2, random_state=0).fit(**rows()))
+        fitted = fitted_to(DMLIV(small(NETWORKS), n_folds=2, pilot=None, random_state=0).fit(**rows()))
         sent = pickle.loads(pickle.dumps(fitted))
         found = [each.fit_resamples([each.resample(0)], RUNTIME)[0] for each in (fitted, sent)]
         both = values(found, fitted.data)
@@ -298,7 +298,7 @@ class TestIntervals:
     def test_asking_leaves_the_model_as_it_is(self) -> None:
         data = rows()
         found = [
-            DMLIV(small(NETWORKS), n_folds=2, random_state=0)
+            DMLIV(small(NETWORKS), n_folds=2, pilot=None, random_state=0)
             .fit(**data, inference=inference)
             .predict(data["T"], data["X"])
             for inference in (None, Bootstrap(2))
@@ -308,7 +308,7 @@ class TestIntervals:
     def test_controls_and_clusters(self) -> None:
         data = rows()
         data |= {"X": data["X"][:, :1], "W": data["X"][:, 1:]}
-        est = DMLIV(small(LINES), n_folds=2, random_state=0)
+        est = DMLIV(small(LINES), n_folds=2, pilot=None, random_state=0)
         est.fit(**data, cluster=np.arange(N) // 4, inference=Bootstrap(6))
         lower, upper = est.ate_interval(data["X"])
         assert lower < upper

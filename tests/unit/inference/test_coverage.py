@@ -27,7 +27,7 @@ def test_a_line_through_a_curve_is_corrected() -> None:
         data = problem.sample(400, seed=seed)
         actions = np.asarray(data.T).ravel()
         learners = Learners(LinearRegression(), LinearRegression(), LinearRegression())
-        est = DMLIV(learners, n_folds=4, random_state=seed)
+        est = DMLIV(learners, n_folds=4, pilot=None, random_state=seed)
         est.fit(data.Y, data.T, Z=data.Z, X=data.X, inference=Debiased(n_landmarks=60))
         moved = actions + 0.5
         true = np.mean(problem.counterfactual(data.X, moved) - problem.counterfactual(data.X, actions))

@@ -29,13 +29,13 @@ def rows() -> Any:
 
 @pytest.fixture(scope="module")
 def fitted(rows: Any) -> DMLIV:
-    est = DMLIV(neural(effort="fast"), n_folds=4, random_state=0)
+    est = DMLIV(neural(effort="fast"), n_folds=4, pilot=None, random_state=0)
     return est.fit(rows.Y, rows.T, Z=rows.Z, X=rows.X, inference="debiased")
 
 
 class TestIdentities:
     def test_asking_for_intervals_leaves_the_model_as_it_is(self, rows: Any, fitted: DMLIV) -> None:
-        plain = DMLIV(neural(effort="fast"), n_folds=4, random_state=0)
+        plain = DMLIV(neural(effort="fast"), n_folds=4, pilot=None, random_state=0)
         plain.fit(rows.Y, rows.T, Z=rows.Z, X=rows.X)
         np.testing.assert_array_equal(plain.predict(rows.T, rows.X), fitted.predict(rows.T, rows.X))
 
@@ -144,7 +144,7 @@ class TestIdentities:
         assert widths[1] == pytest.approx(2 * 1.96 * prior * np.std(rows.Y), rel=0.1)
 
     def test_units_of_the_outcome_pass_through(self, rows: Any, fitted: DMLIV) -> None:
-        scaled = DMLIV(neural(effort="fast"), n_folds=4, random_state=0)
+        scaled = DMLIV(neural(effort="fast"), n_folds=4, pilot=None, random_state=0)
         scaled.fit(10.0 * rows.Y + 3.0, rows.T, Z=rows.Z, X=rows.X, inference="debiased")
         np.testing.assert_allclose(
             scaled.predict_interval(rows.T[:20], rows.X[:20]),

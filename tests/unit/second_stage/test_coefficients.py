@@ -26,7 +26,7 @@ def lines(**changes: Any) -> Learners:
 @pytest.fixture(scope="module")
 def fitted() -> DMLIV:
     data = TicketDemand().sample(1000, seed=300)
-    return DMLIV(lines(), random_state=0).fit(data.Y, data.T, Z=data.Z, X=data.X)
+    return DMLIV(lines(), pilot=None, random_state=0).fit(data.Y, data.T, Z=data.Z, X=data.X)
 
 
 def test_it_beats_what_confounding_allows(fitted: DMLIV) -> None:
@@ -59,7 +59,7 @@ def test_the_common_slope_is_that_of_two_stage_least_squares() -> None:
     X, Z, hidden = rng.standard_normal((n, 1)), rng.standard_normal(n), rng.standard_normal(n)
     T = Z + 0.5 * X[:, 0] + hidden
     Y = 2.0 * T + X[:, 0] + 3.0 * hidden
-    estimator = DMLIV(lines(), n_folds=2, random_state=0).fit(Y, T, Z=Z, X=X)
+    estimator = DMLIV(lines(), n_folds=2, pilot=None, random_state=0).fit(Y, T, Z=Z, X=X)
     model, fitted = estimator.structural_model_, estimator.counterfactual_
     assert isinstance(model, CoefficientModel)
     slope = model.common_slope * model.action_factor * fitted.outcome.scale / fitted.action.scale
@@ -72,7 +72,7 @@ def test_the_common_slope_is_that_of_two_stage_least_squares() -> None:
 def test_a_discrete_action_has_a_slope_per_level() -> None:
     problem = TreatmentChoice()
     data = problem.sample(1500, seed=300)
-    estimator = DMLIV(lines(), n_folds=2, random_state=0).fit(data.Y, data.T, Z=data.Z, X=data.X)
+    estimator = DMLIV(lines(), n_folds=2, pilot=None, random_state=0).fit(data.Y, data.T, Z=data.Z, X=data.X)
     X = problem.contexts(500, seed=2)
     chosen = estimator.policy(list(problem.treatments)).predict(X)
     assert np.mean(chosen == problem.optimal_action(X)) > 0.7
@@ -80,7 +80,7 @@ def test_a_discrete_action_has_a_slope_per_level() -> None:
 
 def test_the_same_seed_gives_the_same_numbers(fitted: DMLIV) -> None:
     data = TicketDemand().sample(1000, seed=300)
-    again = DMLIV(lines(), random_state=0).fit(data.Y, data.T, Z=data.Z, X=data.X)
+    again = DMLIV(lines(), pilot=None, random_state=0).fit(data.Y, data.T, Z=data.Z, X=data.X)
     X, T, _ = TicketDemand().test_set()
     np.testing.assert_array_equal(again.predict(T, X), fitted.predict(T, X))
 
@@ -91,7 +91,11 @@ def test_one_encoding_needs_no_halves() -> None:
     assert not learner.needs_judging
     data = TicketDemand().sample(200, seed=300)
     preset = replace(neural(effort="fast"), structural=learner)
-    model = DMLIV(preset, n_folds=2, random_state=0).fit(data.Y, data.T, Z=data.Z, X=data.X).structural_model_
+    model = (
+        DMLIV(preset, n_folds=2, pilot=None, random_state=0)
+        .fit(data.Y, data.T, Z=data.Z, X=data.X)
+        .structural_model_
+    )
     assert model.describe()["choice_losses"] == {}
 
 

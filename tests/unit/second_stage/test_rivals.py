@@ -34,7 +34,7 @@ def rivals_of(learners: Learners) -> RivalStructural:
 
 
 def fitted_mean(learners: Learners, data: dict[str, Any], **settings: Any) -> tuple[DMLIV, MeanModel]:
-    estimator = DMLIV(learners, random_state=0, **settings).fit(**data)
+    estimator = DMLIV(learners, pilot=None, random_state=0, **settings).fit(**data)
     assert isinstance(estimator.structural_model_, MeanModel)
     return estimator, estimator.structural_model_
 
@@ -52,7 +52,7 @@ def test_a_smooth_bend_is_left_to_the_kernel() -> None:
     assert model.judged_losses["kernel"] < model.judged_losses["lines"]
     fresh, _ = smooth(500, seed=1)
     networks = replace(neural(), structural=rivals_of(neural()).networks)
-    other = DMLIV(networks, n_folds=3, random_state=0).fit(**data)
+    other = DMLIV(networks, n_folds=3, pilot=None, random_state=0).fit(**data)
     wanted = truth(fresh["T"], fresh["X"])
     errors = [np.mean((each.predict(fresh["T"], fresh["X"]) - wanted) ** 2) for each in (fitted, other)]
     assert errors[0] < 0.7 * errors[1]
@@ -115,7 +115,9 @@ def test_weights_of_zero_never_count() -> None:
     weight = np.where(np.arange(240) < 200, 1.0, 0.0)
     spoiled = data | {"Y": np.where(weight > 0, data["Y"], 1e3)}
     fits = [
-        DMLIV(n_folds=2, random_state=0).fit(**each, sample_weight=weight).predict(data["T"], data["X"])
+        DMLIV(n_folds=2, pilot=None, random_state=0)
+        .fit(**each, sample_weight=weight)
+        .predict(data["T"], data["X"])
         for each in (data, spoiled)
     ]
     np.testing.assert_allclose(fits[0], fits[1], atol=1e-6)
