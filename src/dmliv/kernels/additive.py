@@ -189,14 +189,14 @@ class Pair:
         found = [np.array(each, dtype=dtype).reshape(len(each), size) for each in (context, curve)]
         return cls(left, right, *found)
 
-    def term(self, term: Term, parameters: FloatArray) -> TermMatrix:
-        """Return one term of these rows."""
+    def term(self, term: Term, parameters: FloatArray, *, context_only: bool = False) -> TermMatrix:
+        """Return one term of these rows; or no more of it than :meth:`TermMatrix.without_columns` needs."""
         shape, own = (len(self.left), len(self.right)), list(term.context)
         parameters = parameters.astype(self.distances.dtype)
-        amplitude = np.full(shape, np.exp(2.0 * parameters[0]))
-        if term.linear:
+        amplitude = np.full(shape if not context_only else (0, 0), np.exp(2.0 * parameters[0]))
+        if term.linear and not context_only:
             amplitude *= self.left.context @ self.right.context.T
-        if term.line:
+        if term.line and not context_only:
             columns = list(term.line)
             amplitude *= self.left.line[:, columns] @ self.right.line[:, columns].T
         weights = np.exp(-2.0 * parameters[1:])
@@ -206,7 +206,7 @@ class Pair:
             decay = np.exp(-distance)
             context = ((1.0 + distance) * decay, decay)
         curve: tuple[FloatArray, FloatArray, FloatArray] | None = None
-        if term.curve:
+        if term.curve and not context_only:
             columns, scales = list(term.curve), weights[len(own) :]
             bell = np.exp(-0.5 * (scales @ _picked(self.curve_distances, columns)).reshape(shape))
             left = np.exp(-0.5 * (self.left.curve[:, columns] ** 2 @ scales))
@@ -234,6 +234,8 @@ class TermMatrix:
 
     def without_columns(self) -> FloatArray:
         """Return the factors of amplitude and context alone, shape (n, m): no line, no curve."""
+        if self.context is not None and not self.term.linear:
+            return self.level * self.context[0]
         found = np.full((len(self.pair.left), len(self.pair.right)), self.level)
         if self.term.linear:
             found *= self.pair.left.context @ self.pair.right.context.T

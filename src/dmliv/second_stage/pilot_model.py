@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from dmliv.second_stage.law_means import LawMeans
 
 STRUCTURAL, CONTROL = "structural", "control"
 # Rows that meet all landmarks at once.
-_CHUNK_ROWS = 1024
+_CHUNK_ROWS = 256
 # Quadrature points per action column in the mean over a distribution without a closed form.
 _POINTS = 3
 
@@ -55,10 +56,6 @@ class PilotSpace:
             self.encoder, self.columns, self.spread, self.bends, context, action, lines, curves
         )
 
-    def covariances(self, context: Table, action: FloatArray) -> FloatArray:
-        """Return covariances of h with the landmarks, shape (n, m)."""
-        return self.kernel.matrix(self.inputs(context, action), self.landmarks, STRUCTURAL)
-
     def action_parts(self) -> dict[str, PilotSpace]:
         """Return spaces of functions that depend on the action, by name: small ones, and all together."""
         terms = [term for term in self.kernel.terms if term.part == STRUCTURAL and (term.line or term.curve)]
@@ -81,19 +78,17 @@ class PilotSpace:
                 found[name] = replace(self, kernel=kernel)
         return found
 
-    def terms(self, context: Table) -> list[TermMatrix]:
-        """Return the terms of h between contexts and landmarks, at actions of zero."""
-        rows = self.inputs(context, np.zeros((len(context), len(self.spread))))
+    def terms(self, context: Table) -> Iterator[TermMatrix]:
+        """Yield what contexts and landmarks make of the terms of h, actions left out."""
+        nothing = np.empty((len(context), 0))
+        rows = Inputs(self.encoder.context.standardised(context)[:, self.columns], nothing, nothing)
         pair = Pair.of(self.kernel.blocks, rows, self.landmarks)
-        located = zip(self.kernel.terms, self.kernel.slices, strict=True)
-        return [
-            pair.term(term, self.kernel.parameters[where])
-            for term, where in located
-            if term.part == STRUCTURAL
-        ]
+        for term, where in zip(self.kernel.terms, self.kernel.slices, strict=True):
+            if term.part == STRUCTURAL:
+                yield pair.term(term, self.kernel.parameters[where], context_only=True)
 
     def projected(self, context: Table, law: ActionLaw, rows: IntArray) -> FloatArray:
-        """Return the means of :meth:`covariances` over the action distributions of some rows, shape (n, m).
+        """Return the mean covariances of h with the landmarks over some rows' action distributions, (n, m).
 
         Parameters
         ----------
@@ -172,10 +167,7 @@ class PilotModel:
 
     def predict(self, context: Table, action: FloatArray) -> FloatArray:
         """Return h row by row."""
-        parts = [
-            self.space.covariances(context.take(rows), action[rows]) @ self.weights
-            for rows in _pieces(len(action))
-        ]
+        parts = [self._rows(context.take(rows), action[rows]) for rows in _pieces(len(action))]
         return np.concatenate([np.empty(0), *parts]) + self.level
 
     def predict_grid(self, context: Table, actions: FloatArray) -> FloatArray:
@@ -213,6 +205,19 @@ class PilotModel:
                 slopes[:, column - d] += by_column[:, position] / self.space.spread[column - d]
                 offset += by_column[:, position] * at_zero[:, column - d]
         return slopes, offset
+
+    def _rows(self, context: Table, action: FloatArray) -> FloatArray:
+        found = np.zeros(len(context))
+        for each in self.space.terms(context):
+            if each.term.line:
+                slopes, offset = self._slopes(context, each)
+                found += np.sum(slopes * action, axis=1) + offset
+            elif each.term.curve:
+                weighted = each.without_columns() * self.weights
+                found += np.einsum("nm,nm->n", weighted, each.anchored_at(action))
+            else:
+                found += each.without_columns() @ self.weights
+        return found
 
     def _grid(self, context: Table, actions: FloatArray) -> FloatArray:
         found = np.zeros((len(context), len(actions)))
