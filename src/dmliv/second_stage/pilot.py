@@ -91,7 +91,7 @@ class Pilot:
         rows = np.sort(np.random.default_rng([seed, 8]).permutation(used)[:_TEST_ROWS])
         context, root = data.context.take(rows), np.sqrt(data.weight[rows])
         left = root * (data.outcome[rows] - self.values[rows])
-        noise = float(left @ left) / len(rows)
+        noise = max(float(left @ left) / len(rows), np.finfo(np.float64).eps)
         found = {}
         for name, space in self.model.space.action_parts().items():
             inner = space.kernel.matrix(space.landmarks, space.landmarks, STRUCTURAL)
