@@ -209,7 +209,7 @@ def _before_pilot(grid: Grid) -> str:
     pilots = [
         each["pilot"]
         for each in settings
-        if "pilot" in each and read_pilot("control-function", each["learners"], n_rows=1) is not None
+        if "pilot" in each and read_pilot("control-function", each["learners"]) is not None
     ]
     if not pilots or any(pilot is not None for pilot in pilots):
         return ""

@@ -167,7 +167,7 @@ class TwoStageIV(CounterfactualEstimator):
                 "Expected learners such as neural() or Learners(outcome=, action=, structural=), got "
                 f"{learners!r}."
             )
-        pilot = read_pilot(self.pilot, learners, len(data))
+        pilot = read_pilot(self.pilot, learners)
         runtime = Runtime(resolve_device(self.device), progress_for(self.verbose), worker_count(self.n_jobs))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         first_seed, second_seed = (int(state) for state in np.random.SeedSequence(seed).generate_state(2))

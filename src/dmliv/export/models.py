@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 
@@ -21,7 +22,7 @@ from dmliv.export.encodings import (
 )
 from dmliv.export.graph import NO_COLUMNS, Block, GraphBuilder
 from dmliv.export.rows import ContextRows
-from dmliv.kernels.additive import Term
+from dmliv.kernels.additive import AdditiveKernel, Inputs, Term
 from dmliv.kernels.features import FourierFeatures, KernelFeatures, LandmarkFeatures
 from dmliv.nets.feature_maps import FeatureMap
 from dmliv.nets.stacked import StackedMLP
@@ -32,7 +33,7 @@ from dmliv.second_stage.feature_model import FeatureFit, FeatureModel
 from dmliv.second_stage.kernel import KernelModel
 from dmliv.second_stage.line_model import CoefficientModel
 from dmliv.second_stage.linear import LinearStructuralModel
-from dmliv.second_stage.pilot_model import STRUCTURAL, PilotedModel, PilotModel, PilotSpace
+from dmliv.second_stage.pilot_model import STRUCTURAL, ColumnMean, PilotedModel, PilotModel, PilotSpace
 from dmliv.second_stage.regressor import RegressorStructuralModel
 from dmliv.second_stage.rivals import MeanModel
 
@@ -119,26 +120,9 @@ def _(model: PilotedModel, graph: GraphBuilder, rows: ContextRows, action: Block
 
 @write_model.register
 def _(model: PilotModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
-    space, kernel, constant = model.space, model.space.kernel, model.level
+    space = model.space
     inputs = _PilotInputs.write(graph, space, rows, action)
-    values = []
-    for term, where in zip(kernel.terms, kernel.slices, strict=True):
-        if term.part != STRUCTURAL:
-            continue
-        parameters = kernel.parameters[where]
-        weights = np.exp(2.0 * parameters[0]) * model.weights
-        factors = _write_term(graph, space, term, parameters[1:], inputs)
-        if not factors:
-            constant += float(weights.sum())
-            continue
-        product = factors[0]
-        for factor in factors[1:]:
-            product = graph.node("Mul", product, factor)
-        values.append(graph.node("MatMul", product, graph.constant(weights[:, None])))
-    total = graph.affine(NO_COLUMNS, np.empty((0, 1)), np.array([constant]), rows.n_rows).name
-    for value in values:
-        total = graph.node("Add", total, value)
-    return total
+    return _write_sum(graph, space.kernel, space.landmarks, model.weights, model.level, inputs, rows)
 
 
 @write_model.register
@@ -236,18 +220,67 @@ class _PilotInputs:
 
     @classmethod
     def write(cls, graph: GraphBuilder, space: PilotSpace, rows: ContextRows, action: Block) -> _PilotInputs:
-        context = graph.pick(write_standardised(graph, space.encoder.context, rows), space.columns)
-        centre = write_centre(graph, space.encoder, rows)
-        moved = graph.node("Sub", action.name, centre.name) if centre.width else action.name
-        centred = Block(graph.node("Div", moved, graph.constant(space.spread)), action.width)
-        return cls(context, graph.side_by_side([action, centred]), action)
+        columns = space.columns
+        own = graph.pick(write_standardised(graph, columns.encoder, rows), columns.order)
+        means = [_write_column_mean(graph, mean, own, rows) for mean in columns.centre]
+        centre = graph.side_by_side([Block(mean, 1) for mean in means])
+        context = graph.side_by_side([own, centre])
+        if not columns.bends:
+            # The probability of the first level is what the others leave.
+            others = graph.row_sums(centre.name)
+            first = graph.node("Sub", graph.constant(1.0), others)
+            centre = graph.side_by_side([Block(first, 1), centre])
+        moved = graph.node("Sub", action.name, centre.name)
+        centred = Block(graph.node("Div", moved, graph.constant(columns.spread)), action.width)
+        return cls(context, graph.side_by_side([action, centred, centre]), action)
+
+
+def _write_column_mean(graph: GraphBuilder, mean: ColumnMean, context: Block, rows: ContextRows) -> str:
+    """Write the mean of an action column in each context, shape (n, 1)."""
+    inputs = _PilotInputs(context, NO_COLUMNS, NO_COLUMNS)
+    return _write_sum(graph, mean.kernel, mean.landmarks, mean.weights, mean.level, inputs, rows)
+
+
+def _write_sum(
+    graph: GraphBuilder,
+    kernel: AdditiveKernel,
+    landmarks: Inputs,
+    landmark_weights: FloatArray,
+    constant: float,
+    inputs: _PilotInputs,
+    rows: ContextRows,
+) -> str:
+    """Write a constant plus the structural part of a sum over landmarks, shape (n, 1)."""
+    values = []
+    for term, where in zip(kernel.terms, kernel.slices, strict=True):
+        if term.part != STRUCTURAL:
+            continue
+        parameters = kernel.parameters[where]
+        weights = np.exp(2.0 * parameters[0]) * landmark_weights
+        factors = _write_term(graph, kernel.blocks, landmarks, term, parameters[1:], inputs)
+        if not factors:
+            constant += float(weights.sum())
+            continue
+        product = factors[0]
+        for factor in factors[1:]:
+            product = graph.node("Mul", product, factor)
+        values.append(graph.node("MatMul", product, graph.constant(weights[:, None])))
+    total = graph.affine(NO_COLUMNS, np.empty((0, 1)), np.array([constant]), rows.n_rows).name
+    for value in values:
+        total = graph.node("Add", total, value)
+    return total
 
 
 def _write_term(
-    graph: GraphBuilder, space: PilotSpace, term: Term, log_scales: FloatArray, inputs: _PilotInputs
+    graph: GraphBuilder,
+    columns_of_blocks: Sequence[tuple[int, int]],
+    landmarks: Inputs,
+    term: Term,
+    log_scales: FloatArray,
+    inputs: _PilotInputs,
 ) -> list[str]:
     """Write the factors of a term between rows and landmarks, each (n, m); none where it is a constant."""
-    landmarks, factors = space.landmarks, []
+    factors: list[str] = []
     scales, n_context = np.exp(log_scales), len(term.context)
     if term.linear:
         factors.append(graph.node("MatMul", inputs.context.name, graph.constant(landmarks.context.T)))
@@ -256,7 +289,7 @@ def _write_term(
         own = graph.pick(inputs.line, line)
         factors.append(graph.node("MatMul", own.name, graph.constant(landmarks.line[:, line].T)))
     if term.context:
-        blocks = [np.arange(*space.kernel.blocks[block]) for block in term.context]
+        blocks = [np.arange(*columns_of_blocks[block]) for block in term.context]
         columns = np.concatenate(blocks)
         # Matern 3/2: the distance is multiplied by the root of three.
         by_column = np.repeat(scales[:n_context], [len(block) for block in blocks]) / np.sqrt(3.0)

@@ -100,9 +100,11 @@ class ActionLearner(Protocol):
 class FittedPilot(Protocol):
     """A function of (context, action) that h starts from."""
 
-    @property
-    def values(self) -> FloatArray:
-        """The pilot at the observed actions, shape (n,), for each row by a fit without its fold."""
+    def at(self, data: TrainingData) -> FloatArray:
+        """Return the pilot at the observed actions of its rows, shape (n,).
+
+        For each row by a fit without its fold, or one on a sample of so many rows that none of them matters.
+        """
         ...
 
     @property

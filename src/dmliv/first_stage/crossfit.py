@@ -102,7 +102,7 @@ class FirstStage:
 
     def left_by_pilot(self, data: TrainingData) -> TrainingData:
         """Return the rows with what the pilot leaves of the outcome."""
-        return data if self.pilot is None else replace(data, outcome=data.outcome - self.pilot.values)
+        return data if self.pilot is None else replace(data, outcome=data.outcome - self.pilot.at(data))
 
 
 def first_stage_at(first_stage: FirstStage, rows: IntArray) -> FirstStage:
@@ -208,13 +208,13 @@ def cross_fit(
         law = fill_laws(data, plan, action_model, runtime)
         pilot = pilot_learner.fit(data, law, fold, seed=outcome_seed, runtime=runtime)
         evidence = pilot.evidence_against(data, law, seed=outcome_seed)
-        left = replace(data, outcome=data.outcome - pilot.values)
         if max(evidence.values(), default=np.inf) < LEAST_EVIDENCE:
             # Nothing is left to learn: the pilot's own projection is the mean outcome.
             nothing = np.zeros(len(data))
             filling = tuple(index for index, member in enumerate(plan) if member.fills)
             filled = FirstStage(nothing, law, fold, (), None, action_model, filling, len(plan))
         else:
+            left = replace(data, outcome=data.outcome - pilot.at(data))
             filled = fill_rows(left, fold, plan, fit_outcome(left), action_model, runtime)
         mean = pilot.project(data.context, law)
         return replace(filled, pilot=pilot, pilot_mean=mean, pilot_evidence=evidence)

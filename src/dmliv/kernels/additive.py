@@ -71,6 +71,10 @@ class Term:
         Whether these functions have no slope at zero either: lines are left to other terms.
     part : str
         Name of the sum that the term belongs to.
+    expected : float
+        Amplitude that the term is expected to have before any data are seen: small for what is seldom there.
+    spread : float
+        Standard deviation of the logarithm of the amplitude around that; small where it should stay.
     """
 
     context: tuple[int, ...] = ()
@@ -79,6 +83,8 @@ class Term:
     curve: tuple[int, ...] = ()
     flat: bool = False
     part: str = "structural"
+    expected: float = 0.3
+    spread: float = 1.5
 
     @property
     def n_parameters(self) -> int:

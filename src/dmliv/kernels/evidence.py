@@ -25,21 +25,23 @@ from dmliv.progress import ProgressReporter
 
 #: Added to the diagonal of the landmarks' covariances, relative to its mean, so that they can be factored.
 JITTER = 1e-6
-# Priors of the logarithms of amplitudes and of length scales (in median distances): mean, standard deviation.
-_AMPLITUDE_PRIOR = (float(np.log(0.3)), 1.5)
+# Prior of the logarithms of length scales (in median distances): mean and standard deviation.
 _SCALE_PRIOR = (float(np.log(3.0)), 1.0)
-# Standard deviation of the prior of a slope: what is hidden seldom moves the target by more than its own
-# spread. Without it a weak instrument leaves slopes open, and now and then one of them runs away.
+# Standard deviation of the prior of a slope around the one it would have if f did not depend on the columns:
+# what is hidden seldom moves the target by more than its own spread. Where the rows cannot tell f from the
+# slope, f is left without an effect.
 _SLOPE_PRIOR = 0.75
 # Ranges of the logarithms of amplitudes, length scales and noise, and of slopes: wide, but with covariances
 # that single precision can tell apart.
 _AMPLITUDES, _SCALES, _NOISES, _SLOPES = (-6.0, 2.3), (-5.0, 5.0), (-4.0, 1.5), (-6.0, 6.0)
-_START_NOISE = float(np.log(0.5))
+_START_AMPLITUDE, _START_NOISE = float(np.log(0.3)), float(np.log(0.5))
 #: Where searches start: length scales in median distances, and slopes as shares of those that are given.
 STARTS = ((2.0, 0.5), (0.5, 0.5), (2.0, 1.0))
 # Steps from each start, and from the best point found by then.
 _FIRST_STEPS = 12
-_MOST_STEPS = 35
+_MOST_STEPS = 20
+# Which summit is the highest shows on this share of the rows, but never on fewer rows than so many.
+_SCOUT_SHARE, _FEWEST_SCOUTS = 0.4, 300
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,8 +117,9 @@ def search(
     target, weight : ndarray, shape (n,)
     control : Control
     start_slopes : ndarray, shape (d,)
+        Of the control columns, if f did not depend on them: the centre of their prior.
     landmarks : ndarray of int
-        Rows that stand for all.
+        Rows that stand for all. The first rows, in no particular order, are tried before all are.
     progress : ProgressReporter
     label : str
         Of the bar.
@@ -125,17 +128,20 @@ def search(
         several summits: a smooth function with noise, a rough one without, slopes of either sign.
     """
     means, spreads = _priors(kernel)
-    bound = _Bound(kernel, inputs, target, weight, control, landmarks)
-    n = len(means)
+    whole = _Bound(kernel, inputs, target, weight, control, landmarks)
+    n, n_scouts = len(means), max(int(_SCOUT_SHARE * len(inputs)), min(_FEWEST_SCOUTS, len(inputs)))
+    some = slice(n_scouts)
+    scouted = landmarks[landmarks < n_scouts][: max(len(landmarks) // 2, 1)]
+    scouts = _Bound(kernel, inputs.take(some), target[some], weight[some], control.take(some), scouted)
 
-    def loss(point: FloatArray) -> tuple[float, FloatArray]:
+    def loss(point: FloatArray, bound: _Bound) -> tuple[float, FloatArray]:
         try:
             value, slope = bound.at(point)
         except LinAlgError:
             return np.inf, np.zeros_like(point)
         apart = (point[:n] - means) / spreads
         slope[:n] -= apart / spreads
-        own = point[n + 1 :] / _SLOPE_PRIOR
+        own = (point[n + 1 :] - start_slopes) / _SLOPE_PRIOR
         slope[n + 1 :] -= own / _SLOPE_PRIOR
         return -(value - 0.5 * float(apart @ apart + own @ own)), -slope
 
@@ -144,6 +150,8 @@ def search(
     bounds = [_SCALES] * n + [_NOISES] + [_SLOPES] * len(start_slopes)
     for where in kernel.slices:
         bounds[where.start] = _AMPLITUDES
+        # Also where a small one is expected: from there the likelihood is too flat to climb.
+        middle[where.start] = max(_START_AMPLITUDE, means[where.start])
     points = []
     for multiple, share in starts:
         start = middle.copy()
@@ -152,10 +160,11 @@ def search(
         points.append(np.clip(start, *np.transpose(bounds)))
     with progress.stage(label, len(points) * _FIRST_STEPS + _MOST_STEPS) as advance:
 
-        def climb(point: FloatArray, steps: int) -> OptimizeResult:
+        def climb(point: FloatArray, steps: int, bound: _Bound) -> OptimizeResult:
             climbed = minimize(
                 loss,
                 point,
+                args=(bound,),
                 jac=True,
                 method="L-BFGS-B",
                 bounds=bounds,
@@ -167,8 +176,8 @@ def search(
                 advance()
             return climbed
 
-        tried = [climb(start, _FIRST_STEPS) for start in points]
-        found = climb(min(tried, key=lambda each: float(each.fun)).x, _MOST_STEPS)
+        tried = [climb(start, _FIRST_STEPS, scouts) for start in points]
+        found = climb(min(tried, key=lambda each: float(each.fun)).x, _MOST_STEPS, whole)
     point = np.asarray(found.x)
     noise = float(np.exp(2.0 * point[n]))
     return Searched(kernel.with_parameters(point[:n]), noise, point[n + 1 :], -float(found.fun))
@@ -177,8 +186,8 @@ def search(
 def _priors(kernel: AdditiveKernel) -> tuple[FloatArray, FloatArray]:
     """Return means and standard deviations of the parameters; the kernel holds the logs of the medians."""
     means, spreads = kernel.parameters + _SCALE_PRIOR[0], np.full(len(kernel.parameters), _SCALE_PRIOR[1])
-    for where in kernel.slices:
-        means[where.start], spreads[where.start] = _AMPLITUDE_PRIOR
+    for term, where in zip(kernel.terms, kernel.slices, strict=True):
+        means[where.start], spreads[where.start] = np.log(term.expected), term.spread
     return means, spreads
 
 

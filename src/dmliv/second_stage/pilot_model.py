@@ -10,8 +10,8 @@ import numpy as np
 from dmliv.data import FloatArray, IntArray, Table
 from dmliv.first_stage.laws import ActionLaw
 from dmliv.kernels.additive import AdditiveKernel, Inputs, Pair, TermMatrix
+from dmliv.nets.encoding import TableEncoder
 from dmliv.second_stage.base import StructuralModel
-from dmliv.second_stage.features import StructuralEncoder
 from dmliv.second_stage.law_means import LawMeans
 
 STRUCTURAL, CONTROL = "structural", "control"
@@ -22,43 +22,113 @@ _POINTS = 3
 
 
 @dataclass(frozen=True, eq=False)
+class ColumnMean:
+    """The mean of one action column in a context: level plus a sum over landmarks.
+
+    Attributes
+    ----------
+    kernel : AdditiveKernel
+        Of functions of the context alone.
+    landmarks : Inputs
+    weights : ndarray, shape (m,)
+    level : float
+    """
+
+    kernel: AdditiveKernel
+    landmarks: Inputs
+    weights: FloatArray
+    level: float
+
+    def at(self, context: FloatArray) -> FloatArray:
+        """Return the mean in contexts (n, p), shape (n,)."""
+        nothing = np.empty((len(context), 0))
+        rows = Inputs(context, nothing, nothing)
+        return np.asarray(self.level + self.kernel.matrix(rows, self.landmarks) @ self.weights)
+
+
+@dataclass(frozen=True, eq=False)
+class PilotColumns:
+    """What a pilot's kernel sees of contexts and actions.
+
+    The slopes of h are in the action, and in what the action is beyond its mean in the context. That mean is
+    a column of the context too: what moves the action from context to context often moves the outcome and the
+    effect as well, and it is no instrument.
+
+    Attributes
+    ----------
+    encoder : TableEncoder
+        Contexts as numbers.
+    order : ndarray of int, shape (p,)
+        Order of its columns, so that the blocks of the kernel are neighbours.
+    centre : tuple of ColumnMean
+        Mean of every action column in a context, at the mean of the instrument; of every level but the first
+        if the action is discrete.
+    spread : ndarray, shape (d,)
+        What centred actions are divided by.
+    bends : bool
+        Whether the action is continuous, so that h may bend in it.
+    """
+
+    encoder: TableEncoder
+    order: IntArray
+    centre: tuple[ColumnMean, ...]
+    spread: FloatArray
+    bends: bool
+
+    def context(self, context: Table) -> FloatArray:
+        """Return contexts as numbers, the mean of each action column last, shape (n, p + k)."""
+        own = np.asarray(self.encoder.standardised(context)[:, self.order], dtype=np.float64)
+        return np.column_stack([own, *(each.at(own) for each in self.centre)])
+
+    def centres(self, context: FloatArray) -> FloatArray:
+        """Return the mean action in contexts as :meth:`context` gives them, shape (n, d)."""
+        found = context[:, context.shape[1] - len(self.centre) :]
+        # The probability of the first level is what the others leave.
+        return found if self.bends else np.column_stack([1.0 - found.sum(axis=1), found])
+
+    def inputs(
+        self, context: Table, action: FloatArray, control_lines: FloatArray, control_curves: FloatArray
+    ) -> Inputs:
+        """Return the columns of contexts, actions (n, d) and functions of the control variable.
+
+        Lines are in the action, the centred action, its mean in the context and ``control_lines``; curves in
+        the action, if it is continuous, and in ``control_curves``.
+        """
+        columns = self.context(context)
+        centre = self.centres(columns)
+        return Inputs(
+            columns,
+            np.hstack([action, (action - centre) / self.spread, centre, control_lines]),
+            np.hstack([action, control_curves] if self.bends else [control_curves]),
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class PilotSpace:
     """Functions of (context, action) that a pilot can be: a kernel, its landmarks, and their inputs.
 
     Attributes
     ----------
-    encoder : StructuralEncoder
-        Contexts as numbers, and the mean action of a context.
-    columns : ndarray of int, shape (p,)
-        Order of the encoder's columns, so that the blocks of the kernel are neighbours.
-    spread : ndarray, shape (d,)
-        What centred actions are divided by.
-    bends : bool
-        Whether the action is continuous, so that h may bend in it.
+    columns : PilotColumns
     kernel : AdditiveKernel
         The terms of the part ``"structural"`` make h.
     landmarks : Inputs
     """
 
-    encoder: StructuralEncoder
-    columns: IntArray
-    spread: FloatArray
-    bends: bool
+    columns: PilotColumns
     kernel: AdditiveKernel
     landmarks: Inputs
 
-    def inputs(self, context: Table, action: FloatArray) -> Inputs:
-        """Return what the kernel sees of contexts and actions (n, d), at control variables of zero."""
-        d, n = len(self.spread), len(action)
-        lines = np.zeros((n, self.landmarks.line.shape[1] - 2 * d))
-        curves = np.zeros((n, self.landmarks.curve.shape[1] - (d if self.bends else 0)))
-        return pilot_inputs(
-            self.encoder, self.columns, self.spread, self.bends, context, action, lines, curves
-        )
+    @property
+    def width(self) -> int:
+        """Number d of action columns."""
+        return len(self.columns.spread)
 
     def action_parts(self) -> dict[str, PilotSpace]:
         """Return spaces of functions that depend on the action, by name: small ones, and all together."""
-        terms = [term for term in self.kernel.terms if term.part == STRUCTURAL and (term.line or term.curve)]
+        own = [term for term in self.kernel.terms if term.part == STRUCTURAL]
+        # Lines beyond these columns are in the mean of the action, which the context alone decides.
+        terms = [term for term in own if term.curve or (term.line and max(term.line) < 2 * self.width)]
         common = [term for term in terms if not term.context and not term.linear]
         wanted = {
             "slope": [term for term in common if term.line],
@@ -78,11 +148,10 @@ class PilotSpace:
                 found[name] = replace(self, kernel=kernel)
         return found
 
-    def terms(self, context: Table) -> Iterator[TermMatrix]:
-        """Yield what contexts and landmarks make of the terms of h, actions left out."""
+    def terms(self, context: FloatArray) -> Iterator[TermMatrix]:
+        """Yield what contexts (n, p) and landmarks make of the terms of h, actions left out."""
         nothing = np.empty((len(context), 0))
-        rows = Inputs(self.encoder.context.standardised(context)[:, self.columns], nothing, nothing)
-        pair = Pair.of(self.kernel.blocks, rows, self.landmarks)
+        pair = Pair.of(self.kernel.blocks, Inputs(context, nothing, nothing), self.landmarks)
         for term, where in zip(self.kernel.terms, self.kernel.slices, strict=True):
             if term.part == STRUCTURAL:
                 yield pair.term(term, self.kernel.parameters[where], context_only=True)
@@ -98,15 +167,15 @@ class PilotSpace:
             Of all rows.
         rows : ndarray of int, shape (n,)
         """
-        mean = law.mean()[rows].cpu().double().numpy()
-        lines = self.inputs(context, mean).line
-        means, d = LawMeans(law, _POINTS), len(self.spread)
+        mean, nothing = law.mean()[rows].cpu().double().numpy(), np.empty((len(rows), 0))
+        inputs = self.columns.inputs(context, mean, nothing, nothing)
+        means, d = LawMeans(law, _POINTS), self.width
         found = np.zeros((len(rows), len(self.landmarks)))
-        for each in self.terms(context):
+        for each in self.terms(inputs.context):
             values = each.without_columns()
             if each.term.line:
                 columns = list(each.term.line)
-                values = values * (lines[:, columns] @ self.landmarks.line[:, columns].T)
+                values = values * (inputs.line[:, columns] @ self.landmarks.line[:, columns].T)
             if each.term.curve:
                 columns = list(each.term.curve)
                 points, scales = self.landmarks.curve[:, columns], each.curve_scales
@@ -122,29 +191,6 @@ class PilotSpace:
                 values = values * (bell - at_zero * np.exp(-0.5 * np.sum((points / scales) ** 2, axis=1)))
             found += values
         return found
-
-
-def pilot_inputs(
-    encoder: StructuralEncoder,
-    columns: IntArray,
-    spread: FloatArray,
-    bends: bool,
-    context: Table,
-    action: FloatArray,
-    control_lines: FloatArray,
-    control_curves: FloatArray,
-) -> Inputs:
-    """Return what a pilot's kernel sees of contexts, actions (n, d) and functions of the control variable.
-
-    Lines are in the action, the centred action and ``control_lines``; curves in the action, if it is
-    continuous, and in ``control_curves``.
-    """
-    centred = (action - encoder.centre(context).astype(np.float64)) / spread
-    return Inputs(
-        encoder.context.standardised(context)[:, columns],
-        np.hstack([action, centred, control_lines]),
-        np.hstack([action, control_curves] if bends else [control_curves]),
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,25 +238,30 @@ class PilotModel:
         """Return what was found while fitting."""
         return self.told
 
-    def _slopes(self, context: Table, each: TermMatrix) -> tuple[FloatArray, FloatArray]:
-        """Return slopes (n, d) of a term in the action, and its value (n,) where the action is zero."""
-        d, columns = len(self.space.spread), list(each.term.line)
-        by_column = (each.without_columns() * self.weights) @ self.space.landmarks.line[:, columns]
-        slopes, offset = np.zeros((len(context), d)), np.zeros(len(context))
-        at_zero = -self.space.encoder.centre(context).astype(np.float64) / self.space.spread
-        for position, column in enumerate(columns):
-            if column < d:
-                slopes[:, column] += by_column[:, position]
-            else:
-                slopes[:, column - d] += by_column[:, position] / self.space.spread[column - d]
-                offset += by_column[:, position] * at_zero[:, column - d]
-        return slopes, offset
+    def _slopes(self, each: TermMatrix, centre: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return slopes (n, d) of a term in the action, and its value (n,) where the action is zero.
+
+        Parameters
+        ----------
+        each : TermMatrix
+        centre : ndarray, shape (n, d)
+            Mean action in each context.
+        """
+        d, spread, columns = self.space.width, self.space.columns.spread, list(each.term.line)
+        by_column = np.zeros((len(centre), 3 * d))
+        by_column[:, columns] = (each.without_columns() * self.weights) @ self.space.landmarks.line[
+            :, columns
+        ]
+        in_action, in_centred, in_centre = np.split(by_column, 3, axis=1)
+        slopes = in_action + in_centred / spread
+        return slopes, np.sum((in_centre - in_centred / spread) * centre, axis=1)
 
     def _rows(self, context: Table, action: FloatArray) -> FloatArray:
-        found = np.zeros(len(context))
-        for each in self.space.terms(context):
+        columns = self.space.columns.context(context)
+        found, centre = np.zeros(len(context)), self.space.columns.centres(columns)
+        for each in self.space.terms(columns):
             if each.term.line:
-                slopes, offset = self._slopes(context, each)
+                slopes, offset = self._slopes(each, centre)
                 found += np.sum(slopes * action, axis=1) + offset
             elif each.term.curve:
                 weighted = each.without_columns() * self.weights
@@ -220,10 +271,11 @@ class PilotModel:
         return found
 
     def _grid(self, context: Table, actions: FloatArray) -> FloatArray:
-        found = np.zeros((len(context), len(actions)))
-        for each in self.space.terms(context):
+        columns = self.space.columns.context(context)
+        found, centre = np.zeros((len(context), len(actions))), self.space.columns.centres(columns)
+        for each in self.space.terms(columns):
             if each.term.line:
-                slopes, offset = self._slopes(context, each)
+                slopes, offset = self._slopes(each, centre)
                 found += slopes @ actions.T + offset[:, None]
             elif each.term.curve:
                 by_action = each.anchored_at(actions)
@@ -233,15 +285,15 @@ class PilotModel:
         return found
 
     def _gradient(self, context: Table, action: FloatArray) -> FloatArray:
-        found = np.zeros(action.shape)
-        for each in self.space.terms(context):
+        columns = self.space.columns.context(context)
+        found, centre = np.zeros(action.shape), self.space.columns.centres(columns)
+        for each in self.space.terms(columns):
             if each.term.line:
-                found += self._slopes(context, each)[0]
+                found += self._slopes(each, centre)[0]
             elif each.term.curve:
-                columns = list(each.term.curve)
-                by_column = each.anchored_gradient(action)
+                bending = list(each.term.curve)
                 weighted = each.without_columns() * self.weights
-                found[:, columns] += np.einsum("nm,nmk->nk", weighted, by_column)
+                found[:, bending] += np.einsum("nm,nmk->nk", weighted, each.anchored_gradient(action))
         return found
 
 

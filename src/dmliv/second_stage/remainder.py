@@ -12,7 +12,6 @@ from dmliv.errors import InputError
 from dmliv.first_stage.base import PilotLearner, Runtime
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.nets.images import ImageColumns
-from dmliv.nets.settings import LARGE_ROWS
 from dmliv.second_stage.base import StructuralLearner, StructuralModel, action_vectors
 from dmliv.second_stage.pilot import ControlFunction
 from dmliv.second_stage.pilot_model import PilotedModel
@@ -46,13 +45,14 @@ def fit_structural(
     told: dict[str, object] = {"evidence_against_pilot": first_stage.pilot_evidence, "remainder_size": 0.0}
     if first_stage.pilot_stands:
         return PilotedModel(pilot.model, None, told)
-    remainder = learner.fit(first_stage.left_by_pilot(data), first_stage, seed=seed, runtime=runtime)
+    left = first_stage.left_by_pilot(data)
+    remainder = learner.fit(left, first_stage, seed=seed, runtime=runtime)
     added = remainder.predict(data.context, action_vectors(data.action_spec, data.action))
-    told["remainder_size"] = float(added.std() / max(pilot.values.std(), 1e-12))
+    told["remainder_size"] = float(added.std() / max((data.outcome - left.outcome).std(), 1e-12))
     return PilotedModel(pilot.model, remainder, told)
 
 
-def read_pilot(pilot: object, learners: Any, n_rows: int) -> PilotLearner | None:
+def read_pilot(pilot: object, learners: Any) -> PilotLearner | None:
     """Return the pilot learner for an estimator's ``pilot``, or None for none.
 
     Parameters
@@ -61,9 +61,7 @@ def read_pilot(pilot: object, learners: Any, n_rows: int) -> PilotLearner | None
         As the user gave it.
     learners : Learners
         The paper's presets have no pilot, and a structural learner that makes h a line has none either.
-        Pixels are passed on.
-    n_rows : int
-        Beyond :data:`~dmliv.nets.settings.LARGE_ROWS` networks learn h from all rows, without a pilot.
+        Pixels are passed on, as fixed features, which a kernel can compare.
     """
     named = isinstance(pilot, str) and pilot == "control-function"
     # A class, or a regressor of scikit-learn, has a fit as well, but not one of a pilot.
@@ -73,13 +71,11 @@ def read_pilot(pilot: object, learners: Any, n_rows: int) -> PilotLearner | None
             f"Expected pilot='control-function', None or a learner such as ControlFunction(), got {pilot!r}."
         )
     takes_pilot = learners.with_pilot and getattr(learners.structural, "takes_pilot", True)
-    if pilot is None or not takes_pilot or n_rows > LARGE_ROWS:
+    if pilot is None or not takes_pilot:
         return None
     learner: Any = ControlFunction() if named else pilot
     if isinstance(learner, ControlFunction):
         image: ImageColumns | None = learners.image
-        if image is not None and image.features == "convolution":
-            return None
-        return learner if image is None else replace(learner, image=image)
+        return learner if image is None else replace(learner, image=replace(image, features="gradients"))
     found: PilotLearner = learner
     return found

@@ -381,9 +381,10 @@ class TestContexts:
         rows = gaussian_rows(outcome, action, mean, np.ones(n), Z=z, X=x)
         pilot = rows.fit()
         space = pilot.model.space
-        assert sorted(space.columns) == list(range(30))
-        assert set(space.columns[:2]) == {28, 29}
-        assert len(space.kernel.blocks) == 24
+        assert sorted(space.columns.order) == list(range(30))
+        assert set(space.columns.order[:2].tolist()) == {28, 29}
+        # One more for the mean of the action.
+        assert len(space.kernel.blocks) == 24 + 1
         assert rows.effect(pilot).mean() == pytest.approx(2.0, abs=0.6)
         grid = pilot.model.predict_grid(rows.data.context, rows.action[:1])[:, 0]
         expected = pilot.model.predict(rows.data.context, np.tile(rows.action[:1], (n, 1)))

@@ -18,7 +18,7 @@ from dmliv.inference import Bootstrap
 from dmliv.kernels.process import ProcessSettings
 from dmliv.learners import Learners, kernel, neural, paper_forest, paper_neural
 from dmliv.nets.images import ImageColumns
-from dmliv.nets.settings import LARGE_ROWS, NetworkSettings
+from dmliv.nets.settings import NetworkSettings
 from dmliv.second_stage.base import action_vectors
 from dmliv.second_stage.linear import LinearStructural
 from dmliv.second_stage.network import NeuralStructural
@@ -228,32 +228,28 @@ class TestParameter:
     @pytest.mark.parametrize("estimator", [DMLIV, CEDMLIV, DeepIV])
     def test_is_the_default(self, estimator: Any) -> None:
         assert estimator().get_params()["pilot"] == "control-function"
-        assert isinstance(read_pilot("control-function", neural(), 100), ControlFunction)
-        assert isinstance(read_pilot("control-function", kernel(), 100), ControlFunction)
+        assert isinstance(read_pilot("control-function", neural()), ControlFunction)
+        assert isinstance(read_pilot("control-function", kernel()), ControlFunction)
 
     @pytest.mark.parametrize("learners", [paper_neural(), paper_forest()], ids=["networks", "trees"])
     def test_the_presets_of_the_paper_have_none(self, learners: Learners) -> None:
-        assert read_pilot("control-function", learners, 100) is None
-        assert read_pilot(PILOT, learners, 100) is None
+        assert read_pilot("control-function", learners) is None
+        assert read_pilot(PILOT, learners) is None
 
     def test_a_line_stays_a_line(self) -> None:
         learners = Learners(LinearRegression(), LinearRegression(), LinearStructural())  # type: ignore[arg-type]
-        assert read_pilot(PILOT, learners, 100) is None
+        assert read_pilot(PILOT, learners) is None
 
     def test_paper_fit(self, holding: dict[str, Any]) -> None:
         estimator = DMLIV(replace(tiny(), with_pilot=False), n_folds=2, random_state=0).fit(**holding)
         assert not isinstance(estimator.structural_model_, PilotedModel)
 
-    def test_many_rows(self) -> None:
-        assert read_pilot(PILOT, tiny(), LARGE_ROWS) == PILOT
-        assert read_pilot(PILOT, tiny(), LARGE_ROWS + 1) is None
-
     def test_images_are_passed_on(self) -> None:
+        """As fixed features, also where the networks train convolutions."""
         image = ImageColumns(8, 8, first=0)
-        found = read_pilot(PILOT, neural(image=image), 100)
-        assert found == replace(PILOT, image=image)
-        trained = neural(image=replace(image, features="convolution"))
-        assert read_pilot(PILOT, trained, 100) is None
+        for features in ("gradients", "convolution"):
+            found = read_pilot(PILOT, neural(image=replace(image, features=features)))
+            assert found == replace(PILOT, image=replace(image, features="gradients"))
 
 
 class TestFits:
