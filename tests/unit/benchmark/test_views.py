@@ -143,7 +143,7 @@ def test_lines_show_fitted_rates(made_up: MakeRecords) -> None:
     convergence = grid("convergence")
     contents = arrange(convergence, made_up(convergence, seeds=range(100, 103), spread=0.0))
     # The made-up errors fall with the root of the rows.
-    assert "DML-IV N^-0.50; CE-DML-IV N^-0.50" in markdown(contents)
+    assert "DML-IV N^-0.50; DML-IV, boosting N^-0.50" in markdown(contents)
     figure = draw(contents, convergence.metrics[0])
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels[0] == "DML-IV: N^-0.50"
