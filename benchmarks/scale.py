@@ -110,7 +110,6 @@ def measured(fit: Callable[[StageTimes], DMLIV], n_rows: int, n_bytes: int, seed
     estimator = fit(stages)
     seconds, processor = time.perf_counter() - elapsed, time.process_time() - processor
     X, T, truth = PROBLEM.test_set()
-    stayed = estimator.structural_model_.describe()
     return {
         "rows": n_rows,
         "seed": seed,
@@ -120,7 +119,6 @@ def measured(fit: Callable[[StageTimes], DMLIV], n_rows: int, n_bytes: int, seed
         "data_megabytes": round(n_bytes / 2**20),
         "mse": float(np.mean((estimator.predict(T, X) - truth) ** 2)),
         "variance_of_truth": float(np.var(truth)),
-        "stayed": [name for name in ("networks", "lines", "kernel") if name in stayed],
         "stages": {name: round(spent, 1) for name, spent in stages.seconds.items()},
     }
 

@@ -38,11 +38,13 @@ def fits(known: dict[str, Any]) -> list[str]:
     for fit in (*in_memory, *on_files):
         streamed = "pass_rows" in fit
         origin = f"Parquet, {fit['pass_rows']:,} rows an epoch" if streamed else "memory"
+        # Earlier versions had several learners for h, and named those that were used.
+        h = ", ".join(fit.get("stayed", ["networks"]))
         limit = "flat" if streamed else f"{3 * fit['data_megabytes'] + 2048:,}"
         lines.append(
             f"| {fit['rows']:,} | {origin} | {fit['processor_seconds']:,.0f} | {fit['seconds']:,.0f} | "
             f"{fit['rows'] / fit['processor_seconds']:,.0f} | {fit['data_megabytes']:,} | "
-            f"{fit['peak_megabytes']:,} | {limit} | {fit['mse']:.4f} | {', '.join(fit['stayed'])} | "
+            f"{fit['peak_megabytes']:,} | {limit} | {fit['mse']:.4f} | {h} | "
             f"{fit['seed']}{', ' + fit['note'] if 'note' in fit else ''} |"
         )
     if len(in_memory) > 1:

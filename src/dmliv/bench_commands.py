@@ -42,7 +42,8 @@ def list_grids(
     if name is None:
         width = max(map(len, GRID_NAMES))
         for each in map(grid, GRID_NAMES):
-            trials = len(each.cells) * len(each.methods) * len(each.seeds)
+            runnable = sum(not method.archived for method in each.methods)
+            trials = len(each.cells) * runnable * len(each.seeds)
             found = len(RecordStore(records / f"{each.name}.jsonl").read())
             typer.echo(f"{each.name:<{width}}  {trials:>5} trials  {found:>5} records  {each.title}")
         return
@@ -52,7 +53,8 @@ def list_grids(
     typer.echo(f"seeds:   {number_ranges(chosen.seeds)}")
     typer.echo("methods:")
     for method in chosen.methods:
-        typer.echo(f"  {method.name}  ({method.label})")
+        archived = "; archived: records only" if method.archived else ""
+        typer.echo(f"  {method.name}  ({method.label}{archived})")
 
 
 @bench_app.command()

@@ -22,13 +22,10 @@ from dmliv.first_stage.regressors import RegressorAction, RegressorOutcome
 from dmliv.nets.images import ImageColumns
 from dmliv.nets.settings import ByRows, NetworkSettings
 from dmliv.second_stage.base import StructuralLearner
-from dmliv.second_stage.coefficients import CoefficientStructural
-from dmliv.second_stage.correction import KernelCorrection
 from dmliv.second_stage.kernel import KernelStructural
 from dmliv.second_stage.network import NeuralStructural
 from dmliv.second_stage.projection import DrawRule
 from dmliv.second_stage.regressor import RegressorStructural
-from dmliv.second_stage.rivals import RivalStructural
 
 __all__ = [
     "ImageColumns",
@@ -93,22 +90,18 @@ def neural(
     """Return the default networks.
 
     Training is short and fast: a high learning rate with warm-up and cosine decay, few epochs, larger batches
-    as rows grow. Encodings are chosen by held-out loss, separately for each role. For h free networks,
-    networks that are linear in the action and a kernel compete on rows their nuisances never saw; the mean of
-    those that are not clearly worse than the best is taken. Unless lines are the best, a smooth function of
-    what the mean leaves of the outcome is added to it.
+    as rows grow. Encodings are chosen by held-out loss, separately for each role; that of h on rows which the
+    nuisances never saw. h is the mean of a small ensemble.
 
     Parameters
     ----------
     effort : {"fast", "balanced", "best"}
-        ``"fast"`` makes the choices on shorter trials and leaves the kernel out; ``"best"`` has larger
-        ensembles and a larger kernel.
+        ``"fast"`` has a smaller ensemble for h and makes the choices on shorter trials, ``"best"`` a larger
+        ensemble and trials of full length.
     image : ImageColumns, optional
         Context columns that are the pixels of an image.
     n_members : int, optional
-        Networks in each ensemble for h; by default 2, 4 or 12 by effort. Half of them, rounded down, are
-        fitted to the observed outcome in place of the first stage's target: noise in place of the target's
-        own error.
+        Networks in the ensemble for h; by default 2, 4 or 12 by effort.
     """
     if effort not in _EFFORTS:
         raise InputError(f"Expected effort among {tuple(_EFFORTS)}, got {effort!r}.")
@@ -144,34 +137,23 @@ def neural(
         learning_rate=4e-3,
         encodings=("standardised", "piecewise"),
     )
-    on_outcome = members // 2
-    on_target = members - on_outcome
-    networks = NeuralStructural(
-        structural, DrawRule("unbiased"), n_members=on_target, n_outcome_members=on_outcome
+    return Learners(
+        NeuralOutcome(outcome),
+        NeuralAction(action, n_components=5),
+        NeuralStructural(structural, DrawRule("unbiased"), n_members=members),
     )
-    # Members on the noisy outcome would follow its noise; on few rows most of all.
-    decaying = replace(structural, weight_decay=ByRows(factor=63.0, power=0.5))
-    lines = CoefficientStructural(decaying, on_target, on_outcome, action_scale=0.25)
-    # A kernel cannot learn convolutions, so where they are wanted it cannot compete.
-    trained_images = image is not None and image.features == "convolution"
-    smooth = None if trained_images or budget.kernel is None else replace(budget.kernel, image=image)
-    rivals = RivalStructural(
-        networks, lines, smooth, correction=None if smooth is None else KernelCorrection()
-    )
-    return Learners(NeuralOutcome(outcome), NeuralAction(action, n_components=5), rivals)
 
 
 @dataclass(frozen=True)
 class _Effort:
     n_members: int
     trial_share: float
-    kernel: KernelStructural | None
 
 
 _EFFORTS: Final = {
-    "fast": _Effort(2, 0.5, None),
-    "balanced": _Effort(4, 0.6, KernelStructural(n_search_rows=1000)),
-    "best": _Effort(12, 1.0, KernelStructural(n_landmarks=500, n_search_rows=2500)),
+    "fast": _Effort(2, 0.5),
+    "balanced": _Effort(4, 0.6),
+    "best": _Effort(12, 1.0),
 }
 
 

@@ -60,9 +60,7 @@ def tiny_learners() -> Learners:
 @pytest.fixture
 def choosing_learners() -> Learners:
     """Small networks with something to choose in every role."""
-    choosing = tiny(encodings=("standardised", "piecewise"))
-    assert isinstance(choosing.structural, NeuralStructural)
-    return replace(choosing, structural=replace(choosing.structural, variance_weight=(0.0, 1.0)))
+    return tiny(encodings=("standardised", "piecewise"))
 
 
 @pytest.fixture

@@ -18,9 +18,7 @@ from dmliv.inference import Bootstrap
 from dmliv.learners import Learners
 from dmliv.nets.settings import NetworkSettings
 from dmliv.problems.suite import SaturatingDose
-from dmliv.second_stage.coefficients import CoefficientStructural
 from dmliv.second_stage.network import NeuralStructural
-from dmliv.second_stage.rivals import RivalStructural
 
 from .conftest import Cluster
 
@@ -31,12 +29,11 @@ LARGE = PROBLEM.sample(14_000, seed=101)
 
 
 def small_networks() -> Learners:
-    """Stacks that are trained in two sides, and rivals for h: everything that can be spread."""
+    """Stacks that are trained in two sides: everything that can be spread."""
     tiny = NetworkSettings(
         hidden=(8,), epochs=2, batch_size=40, dropout=0.0, encodings=("standardised", "piecewise")
     )
-    rivals = RivalStructural(NeuralStructural(tiny), CoefficientStructural(tiny), margin=1e9)
-    return Learners(NeuralOutcome(tiny), NeuralAction(tiny, n_components=2), rivals)
+    return Learners(NeuralOutcome(tiny), NeuralAction(tiny, n_components=2), NeuralStructural(tiny))
 
 
 def fitted(learners: Learners, data: IVData = DATA) -> DeepIV:

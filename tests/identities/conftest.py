@@ -29,7 +29,7 @@ def tiny_learners() -> Learners:
     return Learners(
         NeuralOutcome(_TINY),
         NeuralAction(_TINY, n_components=3),
-        NeuralStructural(_TINY, variance_weight=(0.0, 1.0), n_members=2),
+        NeuralStructural(_TINY, n_members=2),
     )
 
 

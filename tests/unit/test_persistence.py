@@ -371,3 +371,22 @@ def test_a_device_can_be_chosen(content: bytes, tmp_path: Path) -> None:
     np.testing.assert_array_equal(dmliv.load(tmp_path / "model.dmliv", device="cpu").predict(T, X), expected)
     with pytest.raises(InputError, match="Expected a device"):
         dmliv.load(tmp_path / "model.dmliv", device="abacus")
+
+
+def test_models_with_a_former_learner_are_to_be_fitted_again(content: bytes) -> None:
+    def of_an_earlier_version(manifest: dict[str, Any]) -> None:
+        manifest["objects"][0].update({"class": "RivalStructural"})
+
+    with pytest.raises(ModelFileError, match=r"learner that no longer exists \('RivalStructural'\); fit it"):
+        from_bytes(edited(content, of_an_earlier_version), "'x'")
+
+
+def test_former_fields_are_passed_over_if_they_meant_nothing() -> None:
+    rng = np.random.default_rng(0)
+    X, Z = rng.standard_normal((2, 60))
+    estimator = KernelIV(random_state=0).fit(X + Z, Z, Z=Z, X=X)
+    content = to_bytes(estimator)
+    read = from_bytes(edited(content, _object("KernelModel", "choice_losses", {"dict": []})), "'x'")
+    np.testing.assert_array_equal(read.predict(Z, X), estimator.predict(Z, X))
+    with pytest.raises(ModelFileError, match="choice_losses"):
+        from_bytes(edited(content, _object("KernelModel", "choice_losses", {"dict": [["1", 0.5]]})), "'x'")

@@ -202,14 +202,7 @@ POLYNOMIAL = make_pipeline(StandardScaler(), PolynomialFeatures(2), Ridge())
 
 FITS: dict[str, tuple[CounterfactualEstimator, Any]] = {
     "neural": (DMLIV(small(neural()), n_folds=2, random_state=0), X),
-    "networks alone": (
-        DMLIV(
-            replace(small(neural()), structural=small(neural()).structural.networks),
-            n_folds=2,
-            random_state=0,
-        ),
-        X,
-    ),  # type: ignore[attr-defined]
+    "networks without a pilot": (DMLIV(small(neural()), n_folds=2, pilot=None, random_state=0), X),
     "kernel": (CEDMLIV(small(kernel()), random_state=0), X),
     "paper": (DeepIV(small(paper_neural()), random_state=0), X),
     "boosting": (DMLIV(few(boosting()), n_folds=2, random_state=0), X),

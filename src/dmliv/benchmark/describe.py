@@ -1,8 +1,9 @@
 """What an object is, in plain data: two objects with the same description are the same trial.
 
 The description is read off the object itself, its type and all of its parameters, so that a changed default
-or a new parameter makes a new trial without anybody having to remember a version. The one exception is a new
-parameter with a value that leaves everything as it was before: it is listed in `ADDED`.
+or a new parameter makes a new trial without anybody having to remember a version. There are two exceptions: a
+new parameter with a value that leaves everything as it was before is listed in `ADDED`, a former parameter
+with the value that all objects now have in `REMOVED`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ ADDED: Final[Mapping[str, Mapping[str, Any]]] = {
     "NetworkSettings": {"trial_share": 1.0},
     "KernelStructural": {"n_search_rows": 2000},
 }
+# Parameters that are gone, by type, each with the value that all objects have now: it is still described.
+REMOVED: Final[Mapping[str, Mapping[str, Plain]]] = {"NeuralStructural": {"n_outcome_members": 0}}
 _DIGITS: Final = 16
 
 
@@ -96,7 +99,7 @@ def _parameters(value: object, parameters: Mapping[str, Any]) -> Plain:
     # The name of the type without its module: moving a class to another file makes no other trial.
     kind = type(value).__qualname__
     added = ADDED.get(kind, {})
-    described: dict[str, Plain] = {"type": kind}
+    described: dict[str, Plain] = {"type": kind, **REMOVED.get(kind, {})}
     for name, item in parameters.items():
         unchanged = name in added and item == added[name]
         if name not in UNDESCRIBED and not unchanged:

@@ -46,10 +46,11 @@ def _demand() -> Grid:
         "demand",
         "Ticket demand: error, reward and reward in shifted contexts",
         tuple(Cell(task, rows) for rows in _SIZES),
-        (*methods.demand_methods(), *methods.references()[1:]),
+        (*methods.demand_methods(), *methods.archived_references()[1:]),
         _SEEDS,
         (_GRID_MSE, _IID_MSE, _REWARD, _SHIFTED, _REWARD_NARROW, _SHIFTED_NARROW),
         remark=_DEMAND_REMARK,
+        before_pilot=True,
     )
 
 
@@ -63,6 +64,7 @@ def _image_demand() -> Grid:
         _SEEDS,
         (_GRID_MSE, _REWARD, _SHIFTED),
         remark=_DEMAND_REMARK,
+        before_pilot=True,
     )
 
 
@@ -81,6 +83,7 @@ def _real_world() -> Grid:
             Metric("test_reward", "reward on test rows", "higher", "test_optimum"),
         ),
         remark="All replications share one table of contexts: they are not independent data sets.",
+        before_pilot=True,
     )
 
 
@@ -93,6 +96,7 @@ def _weak_instrument() -> Grid:
         _SEEDS,
         (_GRID_MSE,),
         remark="At strength 0.01 the data say next to nothing about the effect of the price.",
+        before_pilot=True,
     )
 
 
@@ -106,6 +110,7 @@ def _trees() -> Grid:
         _SEEDS,
         (_GRID_MSE,),
         remark="The paper's leaves of 100 rows bias the outcome model of a forest, and h with it.",
+        before_pilot=True,
     )
 
 
@@ -148,6 +153,7 @@ def _offline_bandits() -> Grid:
             Metric("reward_narrow", "reward, actions in [-3, 3]", "higher", "random_narrow"),
         ),
         remark="Bandits see context and instrument as one context, as in the paper.",
+        before_pilot=True,
     )
 
 
@@ -159,6 +165,7 @@ def _ablation() -> Grid:
         methods.ablation_methods(),
         tuple(range(10, 20)),
         (_GRID_MSE, _IID_MSE),
+        before_pilot=True,
     )
 
 
@@ -178,6 +185,7 @@ def _effort() -> Grid:
             "(--jobs 1) on a quiet machine. The relative MSE is the MSE over the variance of the truth."
         ),
         timed_against="balanced",
+        before_pilot=True,
     )
 
 
@@ -193,6 +201,7 @@ def _parts() -> Grid:
         tuple(range(10, 15)),
         (_GRID_MSE, Metric("validation_mse", "MSE on validation rows")),
         remark="For IHDP and PM-CMR seeds are numbers of replications.",
+        before_pilot=True,
     )
 
 
@@ -206,6 +215,7 @@ def _convergence() -> Grid:
         tuple(range(10, 15)),
         (_GRID_MSE, _IID_MSE),
         chart="lines",
+        before_pilot=True,
     )
 
 
@@ -226,6 +236,7 @@ def _suite() -> Grid:
             "nothing. The regression ignores the instrument: its error is what confounding costs. The oracle "
             "is the same regression on as many rows without confounding: its error is learning error alone."
         ),
+        before_pilot=True,
     )
 
 

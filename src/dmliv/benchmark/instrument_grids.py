@@ -80,7 +80,7 @@ def pilot_suite() -> Grid:
         "pilot-suite",
         "The suite with and without a pilot: error and reward at 2000 rows",
         tuple(Cell(task, 2000) for task in suite_tasks()),
-        (*methods.piloted_methods(), *methods.references()),
+        (*methods.piloted_methods(), *methods.archived_references()),
         _SEEDS,
         (_RELATIVE_MSE, _REWARD),
         remark=(
@@ -99,7 +99,7 @@ def pilot_demand() -> Grid:
         "pilot-demand",
         "Ticket demand with and without a pilot: error",
         tuple(cells),
-        (*methods.piloted_methods(), methods.references()[1]),
+        (*methods.piloted_methods(), methods.archived_references()[1]),
         tuple(range(40, 60)),
         (Metric("grid_mse", "MSE on the grid"),),
         remark=(

@@ -1,7 +1,8 @@
 """Methods: estimators under a name, with every setting spelled out.
 
 Presets and pilots are passed explicitly (never left to a default), so that a changed preset changes
-the description of the estimator and makes new trials. Estimators are imported when they are built.
+the description of the estimator and makes new trials. Estimators are imported when they are built. Methods of
+earlier versions whose learners no longer exist are archived: they have records, and nothing to build.
 """
 
 # ruff: noqa: PLC0415
@@ -16,7 +17,6 @@ from typing import Any, Final, Literal
 
 from dmliv.benchmark.trials import Method
 from dmliv.learners import (
-    Effort,
     ImageColumns,
     Learners,
     boosting,
@@ -29,7 +29,6 @@ from dmliv.learners import (
 )
 from dmliv.nets.settings import ByRows
 from dmliv.second_stage.pilot import ControlFunction
-from dmliv.second_stage.projection import DrawRule, DrawRuleName
 from dmliv.second_stage.remainder import PilotLike
 
 TwoStageName = Literal["dml-iv", "ce-dml-iv", "deepiv"]
@@ -69,14 +68,18 @@ Preset = Callable[[], Learners]
 
 
 def two_stage(
-    preset: Preset, suffix: str = "", *, names: Sequence[TwoStageName] = tuple(TWO_STAGE), note: str = ""
+    preset: Preset | None,
+    suffix: str = "",
+    *,
+    names: Sequence[TwoStageName] = tuple(TWO_STAGE),
+    note: str = "",
 ) -> tuple[Method, ...]:
     """Return DML-IV, CE-DML-IV and DeepIV with the learners of a preset.
 
     Parameters
     ----------
-    preset : callable
-        Returns learners.
+    preset : callable or None
+        Returns learners; None for archived methods.
     suffix, note : str
         Added to the method's name and, after a comma, to its label.
     names : sequence of str
@@ -86,7 +89,7 @@ def two_stage(
         Method(
             f"{name}-{suffix}" if suffix else name,
             f"{TWO_STAGE[name]}, {note}" if note else TWO_STAGE[name],
-            partial(_build_two_stage, name, preset),
+            None if preset is None else partial(_build_two_stage, name, preset),
             TWO_STAGE[name],
         )
         for name in names
@@ -132,20 +135,22 @@ def references() -> tuple[Method, Method]:
     )
 
 
-def suite_methods() -> tuple[Method, ...]:
-    """Return the methods for the suite of synthetic problems: defaults, the paper's preset and references.
+def archived_references() -> tuple[Method, ...]:
+    """Return the references whose records were made with the networks of an earlier default."""
+    return tuple(replace(method, build=None) for method in references())
 
-    The correction only acts where effects bend, so that what it is worth shows here.
-    """
+
+def suite_methods() -> tuple[Method, ...]:
+    """Return the methods for the suite of synthetic problems: defaults, the paper's preset and references."""
     return (
-        *two_stage(neural),
-        *two_stage(_uncorrected, "uncorrected", names=("dml-iv",), note="no correction"),
+        *two_stage(None),
+        *two_stage(None, "uncorrected", names=("dml-iv",), note="no correction"),
         *two_stage(kernel, "kernel", names=("dml-iv",), note="kernel"),
         *two_stage(boosting, "boosting", names=("dml-iv",), note="boosting"),
         *two_stage(paper_neural, "paper", names=("dml-iv",), note="paper preset"),
         *others(),
         least_squares(),
-        *references(),
+        *archived_references(),
     )
 
 
@@ -174,7 +179,7 @@ def effect_methods() -> tuple[Method, ...]:
 def demand_methods() -> tuple[Method, ...]:
     """Return the methods for demand: our defaults, the paper's preset, and the other estimators."""
     return (
-        *two_stage(neural),
+        *two_stage(None),
         *two_stage(kernel, "kernel", names=("dml-iv",), note="kernel"),
         *two_stage(paper_neural, "paper", note="paper preset"),
         *others(),
@@ -190,7 +195,7 @@ def image_methods() -> tuple[Method, ...]:
     schedule, ``paper`` for the paper's 500 epochs (hours).
     """
     return (
-        *two_stage(_image_neural),
+        *two_stage(None),
         *two_stage(_image_kernel, "kernel", names=("dml-iv",), note="kernel"),
         *two_stage(image_convolution, "convolution", names=("dml-iv",), note="short convolution"),
         *two_stage(_image_paper, "paper", note="paper preset"),
@@ -201,7 +206,7 @@ def image_methods() -> tuple[Method, ...]:
 def real_methods() -> tuple[Method, ...]:
     """Return the methods for IHDP and PM-CMR."""
     return (
-        *two_stage(neural),
+        *two_stage(None),
         *two_stage(kernel, "kernel", names=("dml-iv",), note="kernel"),
         *two_stage(partial(paper_neural, "real"), "paper", note="paper preset"),
         *others(),
@@ -226,7 +231,7 @@ def tree_methods() -> tuple[Method, ...]:
 
 
 def bandit_methods() -> tuple[Method, ...]:
-    """Return the offline bandits, random choice, and DML-IV for comparison."""
+    """Return the offline bandits, random choice, and an earlier DML-IV for comparison."""
     labels = {
         "LinLCB": "lin-lcb",
         "KernLCB": "kern-lcb",
@@ -236,40 +241,37 @@ def bandit_methods() -> tuple[Method, ...]:
         "RandomPolicy": "random",
     }
     bandits = (Method(name, label, partial(_build_bandit, label)) for label, name in labels.items())
-    return (*bandits, *two_stage(neural, names=("dml-iv",)))
+    return (*bandits, *two_stage(None, names=("dml-iv",)))
 
 
 def convergence_methods() -> tuple[Method, ...]:
     """Return methods that can be run from hundreds to tens of thousands of rows."""
     trees = two_stage(boosting, "boosting", names=("dml-iv",), note="boosting")
-    return (*two_stage(neural), *trees, others()[2], least_squares())
+    return (*two_stage(None, names=("dml-iv",)), *trees, others()[2], least_squares())
 
 
 def ablation_methods() -> tuple[Method, ...]:
-    """Return the default with folds, target, draw rule and encoding changed in all combinations."""
-    targets: dict[str, TwoStageName] = {"orthogonal": "dml-iv", "plug-in": "deepiv"}
-    rules: tuple[DrawRuleName, ...] = ("single", "unbiased")
-    methods = []
-    for folds, target, rule, encoding in product(
-        (1, 2, 10), targets, rules, ("standardised", "piecewise", "chosen")
-    ):
-        build = partial(_build_ablation, targets[target], folds, rule, encoding)
-        name = f"{folds}-{target}-{rule}-{encoding}"
-        methods.append(Method(name, f"K = {folds}, {target}, {rule}, {encoding}", build))
-    return tuple(methods)
-
-
-def effort_methods() -> tuple[Method, ...]:
-    """Return DML-IV with every effort."""
-    labels: dict[Effort, str] = {"fast": "fast", "balanced": "balanced, the default", "best": "best"}
+    """Return an earlier default with folds, target, draw rule and encoding changed in all combinations."""
+    settings = product(
+        (1, 2, 10),
+        ("orthogonal", "plug-in"),
+        ("single", "unbiased"),
+        ("standardised", "piecewise", "chosen"),
+    )
     return tuple(
-        Method(effort, label, partial(_build_two_stage, "dml-iv", partial(neural, effort=effort)))
-        for effort, label in labels.items()
+        Method(f"{folds}-{target}-{rule}-{encoding}", f"K = {folds}, {target}, {rule}, {encoding}", None)
+        for folds, target, rule, encoding in settings
     )
 
 
+def effort_methods() -> tuple[Method, ...]:
+    """Return an earlier DML-IV with every effort."""
+    labels = {"fast": "fast", "balanced": "balanced, the default", "best": "best"}
+    return tuple(Method(effort, label, None) for effort, label in labels.items())
+
+
 def part_methods() -> tuple[Method, ...]:
-    """Return the default, and the default with one of its parts changed or alone."""
+    """Return an earlier default, and that default with one of its parts changed or alone."""
     labels = {
         "default": "default",
         "no-kernel": "no kernel to compete",
@@ -283,7 +285,7 @@ def part_methods() -> tuple[Method, ...]:
         "target-only": "all networks on the target",
         "standardised": "standardised columns only",
     }
-    return tuple(Method(name, label, partial(_build_part, name)) for name, label in labels.items())
+    return tuple(Method(name, label, None) for name, label in labels.items())
 
 
 def image_convolution() -> Learners:
@@ -302,7 +304,7 @@ def image_convolution() -> Learners:
     }
     outcome: Any = preset.outcome
     action: Any = preset.action
-    structural: Any = networks_of(preset)
+    structural: Any = preset.structural
     first = replace(outcome.settings, encodings=("piecewise_context",), **changes)
     second = replace(structural.settings, encodings=("piecewise",), **changes)
     return Learners(
@@ -312,18 +314,12 @@ def image_convolution() -> Learners:
     )
 
 
-def networks_of(preset: Learners) -> Any:
-    """Return the networks for h of the default preset, without the kernel that competes with them."""
-    structural: Any = preset.structural
-    return structural.networks
-
-
 def piloted_methods() -> tuple[Method, ...]:
-    """Return DML-IV and CE-DML-IV as they are by default, with a pilot, and DML-IV without."""
+    """Return DML-IV and CE-DML-IV as they are by default, with a pilot, and an earlier DML-IV without."""
     default = ControlFunction()
     return (
         Method("dml-iv", "DML-IV", partial(_build_two_stage, "dml-iv", neural, pilot=default)),
-        Method("dml-iv-no-pilot", "DML-IV, no pilot", partial(_build_two_stage, "dml-iv", neural)),
+        Method("dml-iv-no-pilot", "DML-IV, no pilot", None),
         Method("ce-dml-iv", "CE-DML-IV", partial(_build_two_stage, "ce-dml-iv", neural, pilot=default)),
     )
 
@@ -336,18 +332,8 @@ def _with_and_without_pilot(flexible_least_squares: Method) -> tuple[Method, ...
         deep_gmm,
         least_squares(),
         flexible_least_squares,
-        *references(),
+        *archived_references(),
     )
-
-
-def _uncorrected() -> Learners:
-    preset = neural()
-    rivals: Any = preset.structural
-    return replace(preset, structural=replace(rivals, correction=None))
-
-
-def _image_neural() -> Learners:
-    return neural(image=PIXELS)
 
 
 def _image_kernel() -> Learners:
@@ -380,49 +366,3 @@ def _build_bandit(name: str) -> Any:
     from dmliv import policy
 
     return getattr(policy, name)()
-
-
-def _build_ablation(name: TwoStageName, folds: int, rule: DrawRuleName, encoding: str) -> Any:
-    preset = neural()
-    structural: Any = replace(networks_of(preset), draw_rule=DrawRule(rule))
-    roles: dict[str, Any] = {"outcome": preset.outcome, "action": preset.action, "structural": structural}
-    if encoding != "chosen":
-        for role, learner in roles.items():
-            exogenous = "piecewise_context" if encoding == "piecewise" else encoding
-            wanted = encoding if role == "structural" else exogenous
-            roles[role] = replace(learner, settings=replace(learner.settings, encodings=(wanted,)))
-    estimator = _build_two_stage(name, lambda: Learners(**roles))
-    return estimator.set_params(n_folds=folds)
-
-
-def _build_part(name: str) -> Any:
-    preset = neural()
-    rivals: Any = preset.structural
-    networks = rivals.networks
-    changed: dict[str, Any] = {
-        "no-kernel": replace(rivals, kernel=None),
-        "no-correction": replace(rivals, correction=None),
-        "one-winner": replace(rivals, margin=0.0),
-        "lines": rivals.lines,
-        "networks": networks,
-        "kernel": rivals.kernel,
-        "variance-weight": replace(networks, variance_weight=(0.0, 0.2, 1.0)),
-        "raw-action": replace(networks, centre_action=False),
-        "target-only": replace(
-            rivals, networks=_on_target(networks), lines=_on_target(rivals.lines), kernel=None
-        ),
-        "standardised": replace(rivals, networks=_standardised(networks), lines=_standardised(rivals.lines)),
-    }
-    nuisances = (preset.outcome, preset.action)
-    if name == "standardised":
-        nuisances = (_standardised(preset.outcome), _standardised(preset.action))
-    return _build_two_stage("dml-iv", lambda: Learners(*nuisances, changed.get(name, rivals)))
-
-
-def _on_target(learner: Any) -> Any:
-    both = learner.n_members + learner.n_outcome_members
-    return replace(learner, n_members=both, n_outcome_members=0)
-
-
-def _standardised(learner: Any) -> Any:
-    return replace(learner, settings=replace(learner.settings, encodings=("standardised",)))

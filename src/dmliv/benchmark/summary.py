@@ -112,6 +112,8 @@ class Statistics:
 def arrange(grid: Grid, records: Sequence[Record], *, include_stale: bool = False) -> Contents:
     """Put records into the grid's cells and methods.
 
+    Records of an archived method are taken by problem, rows and name, whatever their settings were.
+
     Parameters
     ----------
     grid : Grid
@@ -130,7 +132,9 @@ def arrange(grid: Grid, records: Sequence[Record], *, include_stale: bool = Fals
             n_stale += 1
             continue
         cell = Cell(task, record.rows)
-        if not include_stale and build_trial(cell, method, record.seed).digest != record.digest:
+        # What made the records of an archived method can no longer be described.
+        known = include_stale or method.archived
+        if not known and build_trial(cell, method, record.seed).digest != record.digest:
             n_stale += 1
             continue
         found[cell, method].append(record)

@@ -19,7 +19,6 @@ from dmliv.benchmark.summary import (
     statistics,
 )
 from dmliv.benchmark.trials import Grid, Metric
-from dmliv.second_stage.remainder import read_pilot
 
 _ESCAPED: Final = {
     "\\": r"\textbackslash{}",
@@ -204,14 +203,8 @@ def _with_spread(n: int, centre: str, spread: str) -> str:
 
 
 def _before_pilot(grid: Grid) -> str:
-    """Return a note where methods that have a pilot by default are shown without one, and none with one."""
-    settings = [method.build().get_params(deep=False) for method in grid.methods]
-    pilots = [
-        each["pilot"]
-        for each in settings
-        if "pilot" in each and read_pilot("control-function", each["learners"]) is not None
-    ]
-    if not pilots or any(pilot is not None for pilot in pilots):
+    """Return a note where methods that have a pilot by default are shown without one."""
+    if not grid.before_pilot:
         return ""
     return (
         "**This page shows the default before the pilot**: all two-stage methods here have `pilot=None`, "

@@ -56,16 +56,38 @@ class Method:
         Name in records and on the command line.
     label : str
         Name in tables and figures.
-    build : callable
-        Returns a new estimator with all of its settings spelled out.
+    build : callable or None
+        Returns a new estimator with all of its settings spelled out. None for an archived method: one of an
+        earlier version, whose records are still shown but cannot be made again.
     published : str or None
         The name under which the paper reports this method.
     """
 
     name: str
     label: str
-    build: Callable[[], Any]
+    build: Callable[[], Any] | None
     published: str | None = None
+
+    @property
+    def archived(self) -> bool:
+        """Whether there are only records of the method, and no estimator."""
+        return self.build is None
+
+    def estimator(self) -> Any:
+        """Return a new estimator.
+
+        Raises
+        ------
+        InputError
+            If the method is archived.
+        """
+        if self.build is None:
+            raise InputError(
+                f"Expected methods that can be run, got {self.name!r}, which is archived: its records were "
+                "made by an earlier version with other learners; leave it out (dmliv bench render shows its "
+                "records)."
+            )
+        return self.build()
 
 
 @dataclass(frozen=True)
@@ -143,6 +165,8 @@ class Grid:
         What a reader of the tables has to know.
     timed_against : str or None
         The method whose time the page shows those of the others as multiples of.
+    before_pilot : bool
+        Whether methods that have a pilot by default are shown without one, and none with one.
     """
 
     name: str
@@ -154,6 +178,7 @@ class Grid:
     chart: Literal["boxes", "lines"] = "boxes"
     remark: str = ""
     timed_against: str | None = None
+    before_pilot: bool = False
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -182,13 +207,26 @@ def plan(
     ----------
     grid : Grid
     methods : sequence of str, optional
-        Some of the grid's methods.
+        Some of the grid's methods; by default all that are not archived.
     sizes : sequence of int, optional
         Rows in place of the grid's, for all of its tasks.
     seeds : sequence of int, optional
         Seeds in place of the grid's.
+
+    Raises
+    ------
+    InputError
+        If a method is unknown or archived, or no method can be run.
     """
-    chosen = grid.methods if methods is None else tuple(grid.method(name) for name in dict.fromkeys(methods))
+    if methods is not None:
+        chosen = tuple(grid.method(name) for name in dict.fromkeys(methods))
+    else:
+        chosen = tuple(method for method in grid.methods if not method.archived)
+    if not chosen:
+        raise InputError(
+            f"Expected methods of {grid.name!r} that can be run, got none: all are archived, their records "
+            f"were made by an earlier version; show them with: dmliv bench render {grid.name}"
+        )
     cells = grid.cells if sizes is None else tuple(Cell(t, n) for t, n in product(grid.tasks, sizes))
     trials = tuple(
         build_trial(cell, method, seed)
@@ -200,7 +238,7 @@ def plan(
 
 def build_trial(cell: Cell, method: Method, seed: int) -> Trial:
     """Return a trial with a new estimator whose random state, if it has one, is the seed."""
-    estimator = method.build()
+    estimator = method.estimator()
     if "random_state" in estimator.get_params(deep=False):
         estimator.set_params(random_state=seed)
     return Trial(cell.task, cell.rows, method.name, estimator, seed)

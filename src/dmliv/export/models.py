@@ -31,11 +31,9 @@ from dmliv.second_stage.base import StructuralModel
 from dmliv.second_stage.ensemble import NeuralStructuralModel
 from dmliv.second_stage.feature_model import FeatureFit, FeatureModel
 from dmliv.second_stage.kernel import KernelModel
-from dmliv.second_stage.line_model import CoefficientModel
 from dmliv.second_stage.linear import LinearStructuralModel
 from dmliv.second_stage.pilot_model import STRUCTURAL, ColumnMean, PilotedModel, PilotModel, PilotSpace
 from dmliv.second_stage.regressor import RegressorStructuralModel
-from dmliv.second_stage.rivals import MeanModel
 
 
 @singledispatch
@@ -58,14 +56,6 @@ def _(model: RegressorStructuralModel, graph: GraphBuilder, rows: ContextRows, a
 
 
 @write_model.register
-def _(model: MeanModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
-    mean = _mean(graph, [write_model(each, graph, rows, action) for each in model.models.values()])
-    if model.correction is None:
-        return mean
-    return graph.node("Add", mean, write_model(model.correction, graph, rows, action))
-
-
-@write_model.register
 def _(model: AdversarialModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
     return write_model(model.networks, graph, rows, action)
 
@@ -76,25 +66,6 @@ def _(model: NeuralStructuralModel, graph: GraphBuilder, rows: ContextRows, acti
     context = write_context(graph, model.encoder, model.encoding, rows, centre)
     own = write_action(graph, model.encoder, model.encoding, action, centre)
     return _write_networks(graph, model.net, graph.side_by_side([context, own]))
-
-
-@write_model.register
-def _(model: CoefficientModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
-    centre = write_centre(graph, model.encoder, rows)
-    found = _write_networks(
-        graph, model.net, write_context(graph, model.encoder, model.encoding, rows, centre)
-    )
-    width = action.width
-    coefficients = Block(found, 1 + width)
-    level = graph.pick(coefficients, np.array([0]))
-    slopes = graph.pick(coefficients, np.arange(1, 1 + width))
-    slope = graph.node(
-        "Mul",
-        graph.node("Add", slopes.name, graph.constant(model.common_slope)),
-        graph.constant(model.action_factor.astype(np.float64)),
-    )
-    moved = graph.node("Sub", action.name, centre.name) if centre.width else action.name
-    return graph.node("Add", level.name, graph.row_sums(graph.node("Mul", slope, moved)))
 
 
 @write_model.register

@@ -25,10 +25,9 @@ class Bootstrap:
 
     A replicate of network or kernel learners on network nuisances is fitted to rows, or clusters, drawn with
     replacement, and many of them are trained as one stack. Each has its own folds, initial weights and row
-    order; copies of a row stay in one fold. Encodings, learning rates, bandwidths, penalties, the rivals for
-    h and the size of their correction are those of the fit: replicates vary the training, not the choices.
-    With other learners, or beyond 50,000 rows, a replicate is the whole fit again, choices included, with
-    exponential weights of rows.
+    order; copies of a row stay in one fold. Encodings, learning rates, bandwidths and penalties are those of
+    the fit: replicates vary the training, not the choices. With other learners, or beyond 50,000 rows, a
+    replicate is the whole fit again, choices included, with exponential weights of rows.
 
     Parameters
     ----------

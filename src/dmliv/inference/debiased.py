@@ -27,13 +27,13 @@ from dmliv.first_stage.base import Exogenous, Runtime
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.laws import ActionLaw
 from dmliv.functionals import Band, Functional
+from dmliv.inference.kernel_sieve import KernelSieve
 from dmliv.kernels.features import LandmarkFeatures, chunks, gaussian_kernel
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
 from dmliv.second_stage.base import StructuralModel, action_vectors
 from dmliv.second_stage.kernel import KernelStructural
 from dmliv.second_stage.law_means import NodeMeans
-from dmliv.second_stage.sieve import KernelSieve
 
 # Rows that the moments of a fold are taken from, at most: more would not change digits that count.
 _MOMENT_ROWS = 50_000

@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator
 
 from dmliv.errors import InputError
 from dmliv.nets.device import resolve_device
-from dmliv.persistence.registry import CLASSES, LEFT_OUT, MODULES
+from dmliv.persistence.registry import CLASSES, FORMER_FIELDS, LEFT_OUT, MODULES
 
 # Kinds and sizes of numbers that the array format knows.
 _ARRAY_TYPES = frozenset("?bhilqBHILQefd")
@@ -198,7 +198,10 @@ class Decoder:
             return MODULES[name][2](parts)
         if name not in CLASSES:
             raise ValueError(f"the unknown class {name!r}")
-        return CLASSES[name](**parts)
+        former = FORMER_FIELDS.get(CLASSES[name], {})
+        # A former field with another value stays, and the constructor refuses it.
+        kept = {key: part for key, part in parts.items() if key not in former or part != former[key]}
+        return CLASSES[name](**kept)
 
 
 def _stride_order(strides: Sequence[int]) -> list[int]:

@@ -11,12 +11,12 @@ from typing import Any
 import safetensors.numpy
 
 from dmliv.counterfactual import Counterfactual
-from dmliv.errors import InputError, ModelFileError
+from dmliv.errors import InputError, ModelFileError, listed
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.nets.device import resolve_device
 from dmliv.persistence.codec import Decoder, Encoder
 from dmliv.persistence.container import pack, read_bytes, unpack, write_bytes
-from dmliv.persistence.registry import ESTIMATORS
+from dmliv.persistence.registry import ESTIMATORS, FORMER_CLASSES
 from dmliv.persistence.skops_members import dump_learner, load_learners
 from dmliv.progress import progress_for
 
@@ -49,7 +49,8 @@ def load(path: str | os.PathLike[str], *, device: str | None = None) -> Counterf
     Raises
     ------
     ModelFileError
-        If the file is absent, damaged, no model file, or from a newer version.
+        If the file is absent, damaged, no model file, from a newer version, or from an earlier one with a
+        learner that no longer exists.
     """
     source = Path(path)
     return from_bytes(read_bytes(source), repr(str(source)), device=device)
@@ -91,6 +92,7 @@ def from_bytes(content: bytes, source: str, *, device: str | None = None) -> Cou
     place = None if device is None else resolve_device(device)
     manifest, members = unpack(content, source)
     try:
+        _check_former(manifest, source)
         # Numbers in the names have one length, so that their order is that of the names.
         skops = sorted(name for name in members if name == _ALL_LEARNERS or name.startswith("estimators/"))
         learners = [each for name in skops for each in load_learners(members[name], source)]
@@ -115,6 +117,16 @@ def _rebuild(description: dict[str, Any], decoder: Decoder) -> CounterfactualEst
     if not isinstance(estimator._fitted(), Counterfactual):
         raise TypeError("something else in place of the fitted model")
     return estimator
+
+
+def _check_former(manifest: dict[str, Any], source: str) -> None:
+    """Raise if the model has parts that only earlier versions know."""
+    former = sorted({each["class"] for each in manifest["objects"]} & FORMER_CLASSES)
+    if former:
+        raise ModelFileError(
+            f"Expected a model that this version can read in {source}, got one that an earlier version saved "
+            f"with a learner that no longer exists ({listed(former)}); fit it again."
+        )
 
 
 def _not_understood(manifest: dict[str, Any], source: str, error: Exception) -> ModelFileError:

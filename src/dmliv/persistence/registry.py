@@ -37,19 +37,15 @@ from dmliv.nets.stacked import StackedMLP
 from dmliv.second_stage import (
     averaged,
     boosting,
-    coefficients,
-    correction,
     ensemble,
     feature_model,
     kernel,
-    line_model,
     linear,
     network,
     pilot,
     pilot_model,
     projection,
     regressor,
-    rivals,
 )
 from dmliv.second_stage import features as structural_features
 
@@ -83,15 +79,12 @@ MODULES_WITH_DATA: Final = (
     # Second stage.
     averaged,
     boosting,
-    coefficients,
-    correction,
     ensemble,
     feature_model,
     kernel,
     additive,
     kernel_features,
     learners,
-    line_model,
     linear,
     network,
     pilot,
@@ -99,7 +92,6 @@ MODULES_WITH_DATA: Final = (
     process,
     projection,
     regressor,
-    rivals,
     structural_features,
     # Intervals.
     bootstrap,
@@ -132,6 +124,17 @@ CLASSES: Final[dict[str, type[Any]]] = {each.__name__: each for each in dataclas
 
 #: Fields that are only used while fitting, and what they are after loading.
 LEFT_OUT: Final[dict[type[Any], dict[str, Any]]] = {FirstStage: {"splits": (), "pilot": None}}
+
+#: Learners and models of earlier versions that no longer exist; files that hold them cannot be loaded.
+FORMER_CLASSES: Final = frozenset(
+    {"RivalStructural", "MeanModel", "CoefficientStructural", "CoefficientModel", "KernelCorrection"}
+)
+
+#: Fields that earlier versions saved, each with the value that is now the only one: it is not passed on.
+FORMER_FIELDS: Final[dict[type[Any], dict[str, Any]]] = {
+    kernel.KernelModel: {"choice_losses": {}},
+    network.NeuralStructural: {"n_outcome_members": 0},
+}
 
 
 def _take_stacked_apart(net: StackedMLP) -> Parts:

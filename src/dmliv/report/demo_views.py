@@ -14,7 +14,6 @@ from dmliv.report.comparison import Comparison
 from dmliv.report.figures import DoseResponse, LearningCurve, Recommendation
 from dmliv.second_stage.base import StructuralModel
 from dmliv.second_stage.pilot_model import PilotedModel
-from dmliv.second_stage.rivals import MeanModel
 
 _SHOWN_CONTEXTS: Final = ((1.5, 2), (5.5, 4), (8.0, 6))
 _SHOWN_TYPES: Final = (1, 4, 7)
@@ -75,15 +74,11 @@ def learning_curves(comparison: Comparison) -> list[LearningCurve]:
     structural: StructuralModel | None = comparison.estimator.structural_model_
     if isinstance(structural, PilotedModel):
         structural = structural.remainder
-    projected = "projected squared error"
     models: list[tuple[str, str, OutcomeModel | ActionModel | StructuralModel | None]] = [
         ("Outcome model", "squared error (standardised)", first_stage.outcome_model),
         ("Action model", "negative log-likelihood", first_stage.action_model),
+        ("Structural model", "projected squared error", structural),
     ]
-    if isinstance(structural, MeanModel):
-        models += [(f"Structural model: {name}", projected, part) for name, part in structural.models.items()]
-    else:
-        models.append(("Structural model", projected, structural))
     described = [(name, loss, model.describe()) for name, loss, model in models if model is not None]
     return [
         LearningCurve(name, loss, np.asarray(facts["train_loss"], dtype=np.float64))

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from dmliv.data import ActionSpec, FloatArray, IntArray, Table, TableSchema, TrainingData
+from dmliv.data import ActionSpec, FloatArray, Table, TableSchema, TrainingData
 from dmliv.errors import InputError
 from dmliv.first_stage.base import Runtime
-from dmliv.first_stage.crossfit import FirstStage, JudgedSplit
-from dmliv.first_stage.laws import ActionLaw
+from dmliv.first_stage.crossfit import FirstStage
 from dmliv.kernels.features import KernelFeatures, chunks
 from dmliv.kernels.projected import ProjectedProblem
 from dmliv.kernels.tuning import PENALTIES, SEARCH_ROWS, regression_scales
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
-from dmliv.progress import SilentProgress
 from dmliv.second_stage.base import action_vectors
-from dmliv.second_stage.judging import TrialProjections
 from dmliv.second_stage.law_means import LawMeans
 
 _UNUSED_BINS = 2
@@ -82,7 +79,7 @@ class KernelStructural:
         # Outcome and mean action tell which columns of the context matter and how fast they act.
         targets = np.column_stack([data.outcome, mean_action / np.sqrt(mean_action.shape[1])])
         start = regression_scales(context, blocks, targets, data.weight, generator, runtime.progress)
-        problem = self._problem(data, encoder, first_stage.law, first_stage.target, data.weight)
+        problem = self._problem(data, encoder, first_stage)
         scales = problem.search(
             start, self.n_landmarks, generator, n_rows=self.n_search_rows, progress=runtime.progress
         )
@@ -100,7 +97,7 @@ class KernelStructural:
     ) -> KernelModel:
         """Choose one of the penalties and solve the normal equations of all rows."""
         encoder = bandwidths.encoder
-        problem = self._problem(data, encoder, first_stage.law, first_stage.target, data.weight)
+        problem = self._problem(data, encoder, first_stage)
         generator = np.random.default_rng([seed, 1])
         fitted = problem.fit(
             bandwidths.scales, self.n_landmarks, generator, penalties=penalties, progress=runtime.progress
@@ -108,41 +105,18 @@ class KernelStructural:
         chosen = {"penalty": fitted.penalty, "n_features": fitted.features.width}
         return KernelModel(encoder, fitted.features, fitted.weights, chosen)
 
-    def try_half(
-        self,
-        data: TrainingData,
-        split: JudgedSplit,
-        bandwidths: KernelBandwidths,
-        *,
-        fit_rows: IntArray,
-        judging_rows: IntArray,
-        seed: int,
-    ) -> TrialProjections:
-        """Fit on some rows of a split and return projections of these and of others."""
-        weight = np.zeros(len(data))
-        weight[fit_rows] = data.weight[fit_rows]
-        problem = self._problem(data, bandwidths.encoder, split.law, data.outcome, weight)
-        generator = np.random.default_rng([seed, 2])
-        fitted = problem.fit(bandwidths.scales, self.n_landmarks, generator, progress=SilentProgress())
-        return TrialProjections(problem.project(fitted, fit_rows), problem.project(fitted, judging_rows))
-
     def _problem(
-        self,
-        data: TrainingData,
-        encoder: TableEncoder,
-        law: ActionLaw,
-        target: FloatArray,
-        weight: FloatArray,
+        self, data: TrainingData, encoder: TableEncoder, first_stage: FirstStage
     ) -> ProjectedProblem:
         return ProjectedProblem(
             action=action_vectors(data.action_spec, data.action),
             action_blocks=action_blocks(data.action_spec),
             context=encoder.standardised(data.context),
             context_blocks=column_blocks(encoder),
-            means=LawMeans(law, self.n_points),
-            target=target,
+            means=LawMeans(first_stage.law, self.n_points),
+            target=first_stage.target,
             outcome=data.outcome,
-            weight=weight,
+            weight=data.weight,
         )
 
 
@@ -167,15 +141,12 @@ class KernelModel:
     weights : ndarray, shape (width,)
     chosen : dict of str to float
         Penalties and the width.
-    choice_losses : dict of str to float
-        Held-out loss of every rival; empty when there was none.
     """
 
     encoder: TableEncoder
     features: KernelFeatures
     weights: FloatArray
     chosen: dict[str, float]
-    choice_losses: dict[str, float] = field(default_factory=dict)
 
     def predict(self, context: Table, action: FloatArray) -> FloatArray:
         """Return h row by row."""
@@ -196,8 +167,8 @@ class KernelModel:
         return np.vstack([np.empty((0, width)), *parts])
 
     def describe(self) -> dict[str, object]:
-        """Return the penalties, the number of features and what else could have been."""
-        return {**self.chosen, "choice_losses": self.choice_losses}
+        """Return the penalties and the number of features."""
+        return dict(self.chosen)
 
     def _rows(self, context: Table, action: FloatArray) -> FloatArray:
         return np.hstack([action, self.encoder.standardised(context)])

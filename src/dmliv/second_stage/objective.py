@@ -22,28 +22,17 @@ from dmliv.second_stage.projection import DrawRule
 
 # Network rows (members x rows x nodes) in one evaluation pass; keeps memory flat.
 _EVALUATION_ROWS = 1 << 17
-# Where many rows are judged at once they are those of a large table, and memory is scarce.
+# Where many rows are evaluated at once they are those of a large table, and memory is scarce.
 _MANY_ROWS = 10_000
 _EVALUATION_ROWS_OF_MANY = 1 << 15
-_JUDGING_POINTS = 3
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Settings of one network that are chosen by held-out loss."""
-
-    encoding: str
-    variance_weight: float
-
-    def __str__(self) -> str:
-        return f"{self.encoding}, variance weight {self.variance_weight:g}"
+_EVALUATION_POINTS = 3
 
 
 @dataclass(frozen=True)
 class Member:
-    """One network of a stack: its settings, the nuisances it is fitted to, and its rows."""
+    """One network of a stack: its encoding, the nuisances it is fitted to, and its rows."""
 
-    choice: Choice
+    encoding: str
     split: JudgedSplit
     fit_rows: IntArray
 
@@ -60,7 +49,6 @@ class StructuralInputs:
             self._context = ContextColumns(data.context, encoder, used, device)
         else:
             self._context = EncodedContexts(data.context, encoder, used, device)
-        context_width = self._context.width
         pixels = encoder.context.pixels(data.context)
         self._pixels = None if pixels is None else torch.from_numpy(pixels).to(device)
         self._centre = torch.from_numpy(encoder.centre(data.context)).to(device)
@@ -74,7 +62,7 @@ class StructuralInputs:
         self._mask = None
         if not mask.all():
             self._mask = torch.from_numpy(mask).to(device, torch.float32)[:, None, None, :]
-        self.context_width, self.width = context_width, context_width + action_width
+        self.width = self._context.width + action_width
 
     def subset(self, members: list[int]) -> StructuralInputs:
         """Return the inputs of some members; the data are shared."""
@@ -88,16 +76,14 @@ class StructuralInputs:
         features = self._encode_action(actions - self._centre[rows].unsqueeze(2))
         if self._mask is not None:
             features = features * self._mask
-        return evaluate(net, net.embed(self.contexts(rows)), features)
-
-    def contexts(self, rows: Tensor) -> Tensor:
-        """Return what members see of the contexts of rows (M, B), shape (M, B, width)."""
         context = self._context.at(rows, self._view)
-        return context if self._pixels is None else torch.cat([context, self._pixels[rows]], dim=-1)
+        if self._pixels is not None:
+            context = torch.cat([context, self._pixels[rows]], dim=-1)
+        return evaluate(net, net.embed(context), features)
 
 
 class ProjectedLoss:
-    """Objective of the second stage: the draw rule's loss while training, the projected error when judged."""
+    """Objective of the second stage: the draw rule's loss in training, the projected error in validation."""
 
     def __init__(
         self,
@@ -106,6 +92,7 @@ class ProjectedLoss:
         members: Sequence[Member],
         data: TrainingData,
         draw_rule: DrawRule,
+        variance_weight: float,
         draws: Draws,
         twins: Sequence[int] | None,
     ) -> None:
@@ -128,8 +115,7 @@ class ProjectedLoss:
         )
         targets = np.concatenate([split.target for split in splits]).astype(np.float32)
         self._target = torch.from_numpy(targets).to(device)
-        weights = [member.choice.variance_weight for member in members]
-        self._variance_weight = torch.tensor(weights, device=device).view(-1, 1)
+        self._variance_weight = torch.tensor(float(variance_weight), device=device)
         # Twins look at the same rows, so they can share the draws of the first of them.
         self._draw_members: Tensor | None = None
         self._draws_of: Tensor | None = None
@@ -165,14 +151,14 @@ class ProjectedLoss:
         if members is not None:
             net, inputs, offset = net.subset(members), inputs.subset(members), offset[members]
         law_rows = rows + offset
-        n_nodes = evaluation_nodes(self._law, law_rows[:, :1], _JUDGING_POINTS).weights.shape[-1]
+        n_nodes = evaluation_nodes(self._law, law_rows[:, :1], _EVALUATION_POINTS).weights.shape[-1]
         most = _EVALUATION_ROWS if rows.shape[1] <= _MANY_ROWS else _EVALUATION_ROWS_OF_MANY
         step = max(1, most // (rows.shape[0] * n_nodes))
         parts = []
         for part, law_part in zip(
             torch.split(rows, step, dim=1), torch.split(law_rows, step, dim=1), strict=True
         ):
-            nodes = evaluation_nodes(self._law, law_part, _JUDGING_POINTS)
+            nodes = evaluation_nodes(self._law, law_part, _EVALUATION_POINTS)
             values = inputs.values(net, part, nodes.actions)
             parts.append((nodes.weights * values).sum(-1))
         return torch.cat(parts, dim=1)

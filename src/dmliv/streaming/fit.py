@@ -28,7 +28,7 @@ from dmliv.learners import Learners, neural
 from dmliv.nets.device import resolve_device, single_thread
 from dmliv.nets.settings import LARGE_ROWS
 from dmliv.progress import ProgressReporter, SilentProgress, progress_for
-from dmliv.second_stage.rivals import RivalStructural
+from dmliv.second_stage.network import NeuralStructural
 from dmliv.second_stage.score import nuisance_losses
 from dmliv.streaming.linear import fit_linear
 from dmliv.streaming.nuisances import NuisanceFiles, Prediction
@@ -58,12 +58,12 @@ def fit_parquet(
     """Fit an estimator to rows that need not fit in memory.
 
     All rows are read and checked once. A sample of them, by the hash of row numbers, settles units, encodings
-    and other choices, as it would for a large table in memory; the kernel among the rivals for h is fitted to
-    the sample alone. Networks learn from all rows: row groups are read in random order, a buffer of them is
-    shuffled, and every network of a stack learns from the rows of its folds. The fold of a row is a hash of
-    its number. Predictions of the first stage are written as Parquet files with the same names and the same
-    rows, where the second stage reads them. The fitted estimator keeps the sample's predictions in
-    ``first_stage_``, not those of all rows. Two-stage least squares adds row groups up, a few times over.
+    and other choices, as it would for a large table in memory. Networks learn from all rows: row groups are
+    read in random order, a buffer of them is shuffled, and every network of a stack learns from the rows of
+    its folds. The fold of a row is a hash of its number. Predictions of the first stage are written as
+    Parquet files with the same names and the same rows, where the second stage reads them. The fitted
+    estimator keeps the sample's predictions in ``first_stage_``, not those of all rows. Two-stage least
+    squares adds row groups up, a few times over.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def _fit_networks(
 
 def _streaming_learners(
     estimator: CounterfactualEstimator,
-) -> tuple[TwoStageIV, NeuralOutcome, NeuralAction, RivalStructural]:
+) -> tuple[TwoStageIV, NeuralOutcome, NeuralAction, NeuralStructural]:
     """Return an estimator with its three learners, all of which can learn from blocks."""
     if not isinstance(estimator, TwoStageIV):
         raise InputError(
@@ -196,10 +196,10 @@ def _streaming_learners(
     if (
         isinstance(outcome, NeuralOutcome)
         and isinstance(action, NeuralAction)
-        and isinstance(structural, RivalStructural)
+        and isinstance(structural, NeuralStructural)
         and outcome.settings.adapts
         and action.settings.adapts
-        and structural.adapts
+        and structural.settings.adapts
     ):
         return estimator, outcome, action, structural
     raise InputError(

@@ -10,7 +10,6 @@ from typing import Any, Final
 from sklearn.base import BaseEstimator, clone
 
 from dmliv.nets.settings import ByRows, NetworkSettings
-from dmliv.second_stage.rivals import RivalStructural
 
 NETWORK_SETTINGS: Final = ("learning_rate", "width", "weight_decay", "dropout")
 TREE_SETTINGS: Final = ("learning_rate", "min_samples_leaf", "max_leaf_nodes")
@@ -23,9 +22,7 @@ _REGRESSORS = ("regressor", "classifier")
 
 def settings_of(learner: Any) -> tuple[str, ...]:
     """Return the names of the settings that can be tuned, in a fixed order."""
-    if isinstance(learner, RivalStructural) or isinstance(
-        getattr(learner, "settings", None), NetworkSettings
-    ):
+    if isinstance(getattr(learner, "settings", None), NetworkSettings):
         return NETWORK_SETTINGS
     if (regressor := getattr(learner, "regressor", None)) is not None:
         return _numbers(regressor.get_params(deep=False))
@@ -45,12 +42,6 @@ def with_settings(learner: Any, values: Mapping[str, float]) -> Any:
         By name, as :func:`settings_of` gives them. ``learning_rate``, ``width`` and ``weight_decay`` multiply
         what the learner has, so that rules that depend on the number of rows stay rules.
     """
-    if isinstance(learner, RivalStructural):
-        return replace(
-            learner,
-            networks=with_settings(learner.networks, values),
-            lines=with_settings(learner.lines, values),
-        )
     if isinstance(getattr(learner, "settings", None), NetworkSettings):
         return replace(learner, settings=_network(learner.settings, values))
     if hasattr(learner, "regressor"):

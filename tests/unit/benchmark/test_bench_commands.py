@@ -30,7 +30,7 @@ def test_list_names_every_grid(folder: Path) -> None:
     result = bench("list", "--records", folder)
     assert result.exit_code == 0, result.output
     assert [line.split()[0] for line in result.stdout.splitlines()] == list(GRID_NAMES)
-    trials = len(grid("demand").methods) * 4 * 20
+    trials = sum(not method.archived for method in grid("demand").methods) * 4 * 20
     assert f"{trials} trials      0 records" in result.stdout.splitlines()[0]
 
 
@@ -39,6 +39,7 @@ def test_list_shows_what_a_grid_consists_of() -> None:
     assert result.exit_code == 0, result.output
     assert "strength 0.01, 5000 rows" in result.stdout
     assert "dml-iv-paper  (DML-IV, paper preset)" in result.stdout
+    assert "dml-iv  (DML-IV; archived: records only)" in result.stdout
 
 
 def test_run_resume_render_and_compare(folder: Path, tmp_path: Path) -> None:
@@ -101,6 +102,8 @@ def test_a_budget_of_nothing_runs_nothing(folder: Path) -> None:
     [
         (("run", "demnad"), "did you mean 'demand'"),
         (("run", "demand", "--methods", "ols"), "Expected methods of 'demand', got 'ols'"),
+        (("run", "demand", "--methods", "dml-iv"), "got 'dml-iv', which is archived"),
+        (("run", "parts"), "all are archived"),
         (("run", "demand", "--seeds", "a"), "Expected seeds such as 0-4 or 0,3,7, got 'a'"),
         (("run", "demand", "--backend", "mpi"), "Expected backend 'loky', 'dask' or 'ray'"),
         (("render", "trees"), "run: dmliv bench run trees"),

@@ -11,6 +11,7 @@ import torch
 
 from dmliv.benchmark.grids import grid
 from dmliv.benchmark.measure import measure
+from dmliv.benchmark.methods import references
 from dmliv.benchmark.oracle import ObservedAction, Oracle, Regression, rows_for
 from dmliv.benchmark.problems import demand
 from dmliv.benchmark.suite import SuiteTask, suite_tasks
@@ -47,7 +48,13 @@ def test_the_grid_has_all_problems_and_the_references() -> None:
         assert name in names
     assert names[-4:] == ["kiv", "2sls", "regression", "oracle"]
     assert all(problem.name in chosen.remark for problem in TUNED_ON)
-    assert isinstance(grid("demand").method("oracle").build(), Oracle)
+    assert grid("demand").method("oracle").archived
+
+
+def test_references_can_be_built() -> None:
+    regression, oracle = (method.estimator() for method in references())
+    assert type(regression) is Regression
+    assert type(oracle) is Oracle
 
 
 def test_trials_of_different_problems_differ() -> None:

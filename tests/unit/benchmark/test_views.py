@@ -143,7 +143,7 @@ def test_lines_show_fitted_rates(made_up: MakeRecords) -> None:
     convergence = grid("convergence")
     contents = arrange(convergence, made_up(convergence, seeds=range(100, 103), spread=0.0))
     # The made-up errors fall with the root of the rows.
-    assert "DML-IV N^-0.50; CE-DML-IV N^-0.50" in markdown(contents)
+    assert "DML-IV N^-0.50; DML-IV, boosting N^-0.50" in markdown(contents)
     figure = draw(contents, convergence.metrics[0])
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels[0] == "DML-IV: N^-0.50"
@@ -268,3 +268,11 @@ def test_pages_without_the_pilot_of_the_default_say_so(name: str, noted: bool) -
     page = markdown(arrange(grid(name), []))
     assert ("This page shows the default before the pilot" in page) is noted
     assert page.startswith(f"# {grid(name).title}\n\n")
+
+
+def test_records_of_an_archived_method_are_shown_whatever_made_them(tiny: Grid, made_up: MakeRecords) -> None:
+    records = [replace(record, digest=f"{n:016x}") for n, record in enumerate(made_up(tiny))]
+    methods = tuple(replace(method, build=None) for method in tiny.methods[:1])
+    contents = arrange(replace(tiny, methods=methods + tiny.methods[1:]), records)
+    assert {group.method.name for group in contents.groups} == {"2sls"}
+    assert contents.n_stale == len(records) // 2

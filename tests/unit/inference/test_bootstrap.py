@@ -27,17 +27,14 @@ from dmliv.learners import Learners
 from dmliv.nets.settings import NetworkSettings
 from dmliv.progress import SilentProgress
 from dmliv.second_stage.base import StructuralLearner, StructuralModel
-from dmliv.second_stage.coefficients import CoefficientStructural
-from dmliv.second_stage.kernel import KernelModel, KernelStructural
+from dmliv.second_stage.kernel import KernelStructural
 from dmliv.second_stage.network import NeuralStructural
-from dmliv.second_stage.rivals import MeanModel, RivalStructural
 
 N = 160
 RUNTIME = Runtime(torch.device("cpu"), SilentProgress(), 1)
 SMALL = NetworkSettings(hidden=(16, 8), epochs=6, batch_size=23, dropout=0.2, learning_rate=1e-2)
 STRAIGHT = replace(SMALL, dropout=0.0)
-NETWORKS = NeuralStructural(STRAIGHT, n_members=2, n_outcome_members=1)
-LINES = CoefficientStructural(STRAIGHT, n_members=1, n_outcome_members=1)
+NETWORKS = NeuralStructural(STRAIGHT, n_members=2)
 KERNEL = KernelStructural(n_landmarks=30, n_search_rows=100)
 
 
@@ -49,14 +46,7 @@ def choosing() -> Learners:
     """Learners that choose everything there is to choose."""
     first = replace(SMALL, encodings=("standardised", "piecewise"), rate_factors=(1.0, 2.0))
     second = replace(STRAIGHT, encodings=("standardised", "piecewise"))
-    rivals = RivalStructural(
-        replace(NETWORKS, settings=second),
-        replace(LINES, settings=second),
-        KERNEL,
-        margin=100.0,
-        least_strength=0.0,
-    )
-    return small(rivals, first)
+    return small(replace(NETWORKS, settings=second), first)
 
 
 def rows(n: int = N, seed: int = 0, discrete: bool = False) -> dict[str, Any]:
@@ -92,10 +82,9 @@ class TestIdentities:
         "learners",
         [
             small(NETWORKS),
-            small(LINES),
             small(replace(NETWORKS, settings=replace(STRAIGHT, patience=2)), replace(SMALL, patience=2)),
         ],
-        ids=["networks", "lines", "early stopping"],
+        ids=["networks", "early stopping"],
     )
     @pytest.mark.parametrize("weighted", [False, True])
     def test_every_row_once_is_the_fit_itself(self, learners: Learners, weighted: bool) -> None:
@@ -138,37 +127,15 @@ class TestIdentities:
         np.testing.assert_allclose(together[:, 1], alone[:, 0], atol=2e-4)
         assert np.abs(together[:, 1] - together[:, 0]).max() > 0.01
 
-    def test_choices_are_those_of_the_fit(self) -> None:
-        est = DMLIV(choosing(), n_folds=3, pilot=None, random_state=0).fit(**rows(), inference=Bootstrap(2))
+    @pytest.mark.parametrize("learners", [choosing(), small(KERNEL)], ids=["networks", "kernel"])
+    def test_choices_are_those_of_the_fit(self, learners: Learners) -> None:
+        est = DMLIV(learners, n_folds=3, pilot=None, random_state=0).fit(**rows(), inference=Bootstrap(2))
         whole, uncertainty = est.structural_model_, est.counterfactual_.uncertainty
-        assert isinstance(whole, MeanModel)
         assert isinstance(uncertainty, ReplicateUncertainty)
-        assert set(whole.models) == {"networks", "lines", "kernel"}
         kept = ("encoding", "variance_weight", "penalty")
         for replicate in uncertainty.models:
-            assert isinstance(replicate, MeanModel)
-            assert set(replicate.models) == set(whole.models)
-            for name, part in replicate.models.items():
-                told, expected = part.describe(), whole.models[name].describe()
-                assert [told.get(key) for key in kept] == [expected.get(key) for key in kept]
-
-    def test_a_correction_is_solved_again_in_its_own_space(self) -> None:
-        est = DMLIV(choosing(), n_folds=3, pilot=None, random_state=0).fit(**rows())
-        whole = est.structural_model_
-        assert isinstance(whole, MeanModel)
-        assert isinstance(whole.models["kernel"], KernelModel)
-        # Whether one is chosen is not the question here.
-        part = whole.models["kernel"]
-        added = replace(part, weights=0.0 * part.weights, chosen={"size": 0.4})
-        fitted = replace(fitted_to(est), model=replace(whole, correction=added))
-        assert fitted.stacks
-        resample = fitted.resample(0)
-        corrected, plain = (each.fit_resamples([resample], RUNTIME)[0] for each in (fitted, fitted_to(est)))
-        assert isinstance(corrected, MeanModel)
-        assert corrected.correction is not None
-        assert np.abs(corrected.correction.weights).max() > 0.0
-        found = values([corrected, plain, corrected.correction], fitted.data)
-        np.testing.assert_allclose(found[:, 0], found[:, 1] + found[:, 2], atol=1e-4)
+            told, expected = replicate.describe(), whole.describe()
+            assert [told.get(key) for key in kept] == [expected.get(key) for key in kept]
 
     def test_weights_of_rows_leave_an_exact_line_as_it_is(self) -> None:
         """Replicates speak in the units of the fit, though their own mean and scale differ."""
@@ -187,7 +154,7 @@ class TestNoLeaks:
     @pytest.mark.parametrize("patience", [None, 2])
     def test_predictions_of_a_fold_never_saw_its_rows(self, patience: int | None) -> None:
         """Outcomes and actions of a fold's rows are spoiled: their own predictions may not move."""
-        est = DMLIV(small(LINES, replace(SMALL, patience=patience)), n_folds=3, pilot=None, random_state=0)
+        est = DMLIV(small(NETWORKS, replace(SMALL, patience=patience)), n_folds=3, pilot=None, random_state=0)
         fitted = fitted_to(est.fit(**rows()))
         resamples = [fitted.resample(seed) for seed in (1, 2)]
         inside = resamples[0].fold == 1
@@ -270,7 +237,7 @@ class TestIntervals:
         data = rows()
         bounds = []
         for seed in (0, 0, 1):
-            est = DMLIV(small(LINES), n_folds=2, pilot=None, random_state=seed)
+            est = DMLIV(small(NETWORKS), n_folds=2, pilot=None, random_state=seed)
             est.fit(**data, inference=Bootstrap(5))
             bounds.append(est.ate_interval(data["X"]))
         assert bounds[0] == bounds[1] != bounds[2]
@@ -279,7 +246,7 @@ class TestIntervals:
 
     def test_jobs_share_stacks_and_change_no_number(self) -> None:
         data, bounds = rows(60), []
-        learners = small(CoefficientStructural(replace(STRAIGHT, epochs=1)), replace(SMALL, epochs=1))
+        learners = small(NeuralStructural(replace(STRAIGHT, epochs=1)), replace(SMALL, epochs=1))
         for n_jobs in (1, 2):
             est = DMLIV(learners, n_folds=20, pilot=None, random_state=0, n_jobs=n_jobs)
             with parallel_config(backend="threading"):
@@ -308,7 +275,7 @@ class TestIntervals:
     def test_controls_and_clusters(self) -> None:
         data = rows()
         data |= {"X": data["X"][:, :1], "W": data["X"][:, 1:]}
-        est = DMLIV(small(LINES), n_folds=2, pilot=None, random_state=0)
+        est = DMLIV(small(NETWORKS), n_folds=2, pilot=None, random_state=0)
         est.fit(**data, cluster=np.arange(N) // 4, inference=Bootstrap(6))
         lower, upper = est.ate_interval(data["X"])
         assert lower < upper

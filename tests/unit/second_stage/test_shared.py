@@ -1,4 +1,4 @@
-"""h on shared batches: what a batch sees, and what lines and networks learn of it."""
+"""h from blocks of rows: what a batch sees, and what networks learn of it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,15 @@ import pytest
 import torch
 
 from dmliv.data import TrainingData, prepare
-from dmliv.first_stage.base import Exogenous, Runtime
+from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.blocks import BlockSource
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.laws import MixtureLaw
 from dmliv.nets.columns import Columns
 from dmliv.nets.settings import NetworkSettings
 from dmliv.second_stage.base import action_vectors
-from dmliv.second_stage.coefficients import CoefficientStructural
 from dmliv.second_stage.features import STRUCTURAL_ENCODINGS, StructuralColumns, StructuralEncoder
-from dmliv.second_stage.kernel import KernelStructural
-from dmliv.second_stage.network import NeuralStructural, Trials
-from dmliv.second_stage.objective import Choice
-from dmliv.second_stage.rivals import MeanModel, RivalStructural
-from dmliv.second_stage.score import project
+from dmliv.second_stage.network import NeuralStructural
 from dmliv.second_stage.shared import on_sample
 
 CPU = torch.device("cpu")
@@ -42,16 +37,6 @@ def test_columns_agree_with_tables(encoding: str, centred: bool, data: TrainingD
     assert columns.width == features.shape[1]
 
 
-def rivals(settings: NetworkSettings) -> RivalStructural:
-    choosing = replace(settings, encodings=("standardised", "piecewise"))
-    return RivalStructural(
-        NeuralStructural(choosing, n_members=1, n_outcome_members=1),
-        CoefficientStructural(choosing, 1, 1),
-        KernelStructural(n_landmarks=20, n_search_rows=50),
-        margin=1e9,
-    )
-
-
 Sampled = tuple[TrainingData, FirstStage, BlockSource]
 
 
@@ -60,38 +45,23 @@ def sampled(data: TrainingData, make_first_stage: Callable[[TrainingData], First
     return on_sample(data, make_first_stage(data), CPU)
 
 
-def test_all_rivals_can_be_fitted_to_a_source(
+def test_networks_can_be_fitted_to_a_source(
     data: TrainingData, sampled: Sampled, tiny: NetworkSettings, runtime: Runtime
 ) -> None:
     sample, left, source = sampled
-    fits = [rivals(tiny).fit_source(sample, left, source, seed=seed, runtime=runtime) for seed in (3, 3, 4)]
+    learner = NeuralStructural(replace(tiny, encodings=("standardised", "piecewise")), n_members=2)
+    fits = [learner.fit_source(sample, left, source, seed=seed, runtime=runtime) for seed in (3, 3, 4)]
     actions = action_vectors(data.action_spec, data.action)
     values = [fit.predict(data.context, actions) for fit in fits]
     assert np.isfinite(values[0]).all()
     np.testing.assert_array_equal(values[0], values[1])
     assert not np.array_equal(values[0], values[2])
-    assert isinstance(fits[0], MeanModel)
-    assert {"networks", "lines"} <= set(fits[0].models)
-
-
-def test_rivals_are_judged_again_after_they_learned_from_the_source(
-    sampled: Sampled, tiny: NetworkSettings, runtime: Runtime
-) -> None:
-    sample, left, source = sampled
-    learner = replace(rivals(tiny), least_strength=0.0)
-    everyone = learner.fit_source(sample, left, source, seed=3, runtime=runtime)
-    assert isinstance(everyone, MeanModel)
-    exogenous = Exogenous(sample.context, sample.instrument)
-    final = {
-        name: float(np.mean(sample.weight * (sample.outcome - project(model, left.law, exogenous)) ** 2))
-        for name, model in everyone.models.items()
-    }
-    assert len(final) == 3
-    assert everyone.judged_losses == pytest.approx(final)
+    assert fits[0].net.n_members == 2
+    assert set(fits[0].choice_losses) == {"standardised", "piecewise"}
 
 
 class TestTruth:
-    """An exact first stage of h(c, a) = c + 2 a: both kinds find it."""
+    """An exact first stage of h(c, a) = c + 2 a."""
 
     N = 1500
 
@@ -110,32 +80,11 @@ class TestTruth:
         target = data.outcome_spec.to_model(context + 2.0 * instrument)
         return data, FirstStage(target, law, np.zeros(self.N, dtype=np.int64), (), None, None, (0,), 1)  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize("kind", ["networks", "lines"])
-    def test_slope_is_found(
-        self, kind: str, exact: tuple[TrainingData, FirstStage], runtime: Runtime
-    ) -> None:
+    def test_slope_is_found(self, exact: tuple[TrainingData, FirstStage], runtime: Runtime) -> None:
         data, first_stage = exact
-        sample, left, source = on_sample(data, first_stage, CPU)
         able = NetworkSettings(hidden=(24,), epochs=20, batch_size=50, dropout=0.0, learning_rate=1e-2)
-        learner = rivals(able)
-        generator = np.random.Generator(np.random.SFC64(0))
-        if kind == "lines":
-            encoder = learner.lines.learn_encoder(sample, left.law)
-            model = learner.lines.train_ensemble(
-                sample, left, encoder, "standardised", {}, generator=generator, runtime=runtime, source=source
-            )
-            slopes = model.gradient(data.context, data.action.astype(np.float64))
-        else:
-            plain = replace(learner.networks, settings=able)
-            network = plain.train_ensemble(
-                sample,
-                left,
-                plain.learn_encoder(sample, left.law),
-                Trials(Choice("standardised", 0.0)),
-                generator=generator,
-                runtime=runtime,
-                source=source,
-            )
-            slopes = network.gradient(data.context, data.action.astype(np.float64))
+        sampled = on_sample(data, first_stage, CPU)
+        model = NeuralStructural(able, n_members=2).fit_source(*sampled, seed=0, runtime=runtime)
+        slopes = model.gradient(data.context, data.action.astype(np.float64))
         in_user_units = slopes * data.outcome_spec.scale / data.action_spec.scale
         assert abs(np.median(in_user_units) - 2.0) < 0.15

@@ -30,12 +30,11 @@ def test_a_factor_multiplies_a_rule_at_every_number_of_rows(n_rows: int) -> None
     assert after.epochs == before.epochs
 
 
-def test_settings_reach_every_network_of_rivals_and_leave_the_original_alone() -> None:
-    rivals: Any = neural().structural
-    before = repr(rivals)
-    changed = with_settings(rivals, {"width": 2.0})
-    assert changed.networks.settings.hidden == changed.lines.settings.hidden == (192, 96)
-    assert repr(rivals) == before
+def test_settings_of_h_change_and_leave_the_original_alone() -> None:
+    learner: Any = neural().structural
+    before = repr(learner)
+    assert with_settings(learner, {"width": 2.0}).settings.hidden == (192, 96)
+    assert repr(learner) == before
 
 
 def test_trees_change_in_both_of_their_estimators() -> None:
