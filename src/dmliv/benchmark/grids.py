@@ -17,8 +17,6 @@ _SIZES: Final = (1000, 2000, 5000, 10_000)
 _STRENGTHS: Final = (1.0, 0.8, 0.6, 0.4, 0.2, 0.01)
 # Settings were tried on seeds 0 to 4 and from 100 on; the reported ones chose nothing.
 _SEEDS: Final = tuple(range(10, 30))
-# Rows of the training parts: all there are.
-_REAL_ROWS: Final = {"ihdp": 470, "pm-cmr": 1343}
 
 _GRID_MSE: Final = Metric("grid_mse", "MSE on the grid")
 _IID_MSE: Final = Metric("iid_mse", "MSE on fresh draws")
@@ -72,7 +70,7 @@ def _real_world() -> Grid:
     return Grid(
         "real-world",
         "IHDP and PM-CMR: error and reward",
-        tuple(Cell(task, _REAL_ROWS[task.name]) for task in problems.real_world()),
+        tuple(Cell(task, problems.REAL_ROWS[task.name]) for task in problems.real_world()),
         methods.real_methods(),
         # Settings were chosen on replication 0.
         tuple(range(1, 21)),
@@ -192,7 +190,7 @@ def _effort() -> Grid:
 def _parts() -> Grid:
     demand = ((1.0, 1000), (1.0, 5000), (0.2, 5000), (0.01, 5000))
     cells = [Cell(problems.demand(strength), rows) for strength, rows in demand]
-    cells += [Cell(task, _REAL_ROWS[task.name]) for task in problems.real_world()]
+    cells += [Cell(task, problems.REAL_ROWS[task.name]) for task in problems.real_world()]
     return Grid(
         "parts",
         "What each part of the default is worth",
@@ -263,6 +261,8 @@ _BUILDERS: Final = {
     "mean-effects": instrument_grids.mean_effects,
     "pilot-suite": instrument_grids.pilot_suite,
     "pilot-demand": instrument_grids.pilot_demand,
+    "pilot-real-world": instrument_grids.pilot_real_world,
+    "pilot-images": instrument_grids.pilot_images,
 }
 GRID_NAMES: Final = tuple(_BUILDERS)
 

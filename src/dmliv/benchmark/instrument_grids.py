@@ -109,6 +109,40 @@ def pilot_demand() -> Grid:
     )
 
 
+def pilot_real_world() -> Grid:
+    """Return IHDP and PM-CMR with a pilot."""
+    return Grid(
+        "pilot-real-world",
+        "IHDP and PM-CMR with a pilot: error",
+        tuple(Cell(task, problems.REAL_ROWS[task.name]) for task in problems.real_world()),
+        methods.default_methods(),
+        # Settings were chosen on replication 0, and on other problems.
+        tuple(range(40, 60)),
+        (
+            Metric("validation_mse", "MSE on validation rows"),
+            Metric("test_mse", "MSE on test rows"),
+        ),
+        remark=(
+            "Seeds are numbers of replications. All replications share one table of contexts: they are not "
+            "independent data sets."
+        ),
+    )
+
+
+def pilot_images() -> Grid:
+    """Return demand with images with a pilot."""
+    task = problems.image_demand()
+    return Grid(
+        "pilot-images",
+        "Ticket demand with images with a pilot: error",
+        tuple(Cell(task, rows) for rows in (1000, 2000, 5000, 10_000)),
+        methods.default_methods(image=methods.PIXELS)[:1],
+        _SEEDS,
+        (Metric("grid_mse", "MSE on the grid"),),
+        remark="No setting was chosen on images.",
+    )
+
+
 def mean_effects() -> Grid:
     """Return wages drawn from Card's table and the encouragement design, judged by effects."""
     cells = [Cell(task, 3010) for task in card_tasks()]

@@ -314,14 +314,20 @@ def image_convolution() -> Learners:
     )
 
 
-def piloted_methods() -> tuple[Method, ...]:
-    """Return DML-IV and CE-DML-IV as they are by default, with a pilot, and an earlier DML-IV without."""
+def default_methods(*, image: ImageColumns | None = None) -> tuple[Method, Method]:
+    """Return DML-IV and CE-DML-IV as they are by default, with a pilot."""
+    preset = partial(neural, image=image)
     default = ControlFunction()
     return (
-        Method("dml-iv", "DML-IV", partial(_build_two_stage, "dml-iv", neural, pilot=default)),
-        Method("dml-iv-no-pilot", "DML-IV, no pilot", None),
-        Method("ce-dml-iv", "CE-DML-IV", partial(_build_two_stage, "ce-dml-iv", neural, pilot=default)),
+        Method("dml-iv", "DML-IV", partial(_build_two_stage, "dml-iv", preset, pilot=default)),
+        Method("ce-dml-iv", "CE-DML-IV", partial(_build_two_stage, "ce-dml-iv", preset, pilot=default)),
     )
+
+
+def piloted_methods() -> tuple[Method, ...]:
+    """Return DML-IV and CE-DML-IV as they are by default, and DML-IV as it was before the pilot."""
+    dml_iv, ce_dml_iv = default_methods()
+    return (dml_iv, Method("dml-iv-no-pilot", "DML-IV before the pilot", None), ce_dml_iv)
 
 
 def _with_and_without_pilot(flexible_least_squares: Method) -> tuple[Method, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from sklearn.base import clone
@@ -18,6 +18,9 @@ from dmliv.problems.replication import Replication
 # Contexts and fresh draws for judging have seeds of their own, far from those of training samples.
 _CONTEXT_SEED = 1_000_001
 _FRESH_SEED = 12_345
+
+# Rows of the training parts of the data sets with real contexts: all there are.
+REAL_ROWS: Final = {"ihdp": 470, "pm-cmr": 1343}
 
 # Ranges of the action by the suffix of their metrics: the published figures imply the wide one, the released
 # code has the narrow one.
