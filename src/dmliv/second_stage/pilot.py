@@ -38,6 +38,9 @@ _SLOPE_CHANGE = 0.003
 # Amplitudes of what the mean action in a context adds to the level, in common and by context columns. They
 # are fixed and large, so that contexts in which the action is higher say nothing about its effect.
 _CENTRE, _CENTRE_BY_CONTEXT, _FIXED = 3.0, 1.0, 0.1
+# Amplitude expected of slopes that bend in one context column. With more columns than so many the search has
+# too many amplitudes to find; slopes then bend in all columns together.
+_BENDING_SLOPE, _MOST_SLOPES = 0.1, 10
 # Rows that the moments of the remainder are tested on, at most.
 _TEST_ROWS = 5000
 # Standard deviations of the remainder that are tried, in those of h before the data were seen.
@@ -295,9 +298,12 @@ def _outcome_terms(
         means = range(len(blocks), len(blocks) + k)
         blocks += tuple((width + column, width + column + 1) for column in range(k))
         everything = tuple(range(len(blocks)))
+        single = [term.context for term in first.level_terms if len(term.context) == 1]
+        single = single if len(single) <= _MOST_SLOPES else []
         terms += [
             *(Term(context=(mean,)) for mean in means),
             Term(linear=True, line=action),
+            *(Term(context=each, line=action, expected=_BENDING_SLOPE) for each in single),
             Term(context=everything, line=action),
             Term(context=everything, line=centred),
             Term(line=centre, expected=_CENTRE, spread=_FIXED),
