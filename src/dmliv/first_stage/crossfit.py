@@ -100,6 +100,10 @@ class FirstStage:
         """Mean outcome of every row given context and instrument, shape (n,): target and pilot together."""
         return self.target if self.pilot_mean is None else self.target + self.pilot_mean
 
+    def joined(self, rest: FirstStage) -> FirstStage:
+        """Return the first stage of what the pilot leaves, with this pilot."""
+        return replace(rest, pilot=self.pilot, pilot_mean=self.pilot_mean, pilot_evidence=self.pilot_evidence)
+
     def left_by_pilot(self, data: TrainingData) -> TrainingData:
         """Return the rows with what the pilot leaves of the outcome."""
         return data if self.pilot is None else replace(data, outcome=data.outcome - self.pilot.at(data))
@@ -205,19 +209,13 @@ def cross_fit(
 
     if pilot_learner is not None:
         action_model = fit_action()
-        law = fill_laws(data, plan, action_model, runtime)
-        pilot = pilot_learner.fit(data, law, fold, seed=outcome_seed, runtime=runtime)
-        evidence = pilot.evidence_against(data, law, seed=outcome_seed)
-        if max(evidence.values(), default=np.inf) < LEAST_EVIDENCE:
-            # Nothing is left to learn: the pilot's own projection is the mean outcome.
-            nothing = np.zeros(len(data))
-            filling = tuple(index for index, member in enumerate(plan) if member.fills)
-            filled = FirstStage(nothing, law, fold, (), None, action_model, filling, len(plan))
-        else:
-            left = replace(data, outcome=data.outcome - pilot.at(data))
-            filled = fill_rows(left, fold, plan, fit_outcome(left), action_model, runtime)
-        mean = pilot.project(data.context, law)
-        return replace(filled, pilot=pilot, pilot_mean=mean, pilot_evidence=evidence)
+        started = start_from_pilot(
+            data, fold, plan, action_model, pilot_learner, seed=outcome_seed, runtime=runtime
+        )
+        if started.pilot_stands:
+            return started
+        left = started.left_by_pilot(data)
+        return started.joined(fill_rows(left, fold, plan, fit_outcome(left), action_model, runtime))
     if on_cluster():
         # Each spreads over all workers; calls from threads would stay on this machine.
         fitted: list[Any] = [fit_outcome(), fit_action()]
@@ -228,6 +226,55 @@ def cross_fit(
         )
     outcome_model: OutcomeModel | None = fitted[0]
     return fill_rows(data, fold, plan, outcome_model, fitted[1], runtime)
+
+
+def start_from_pilot(
+    data: TrainingData,
+    fold: IntArray,
+    plan: Sequence[MemberPlan],
+    action_model: ActionModel,
+    learner: PilotLearner,
+    *,
+    seed: int,
+    runtime: Runtime,
+) -> FirstStage:
+    """Fit the pilot, and ask the moments whether there is anything left to learn.
+
+    Parameters
+    ----------
+    data : TrainingData
+    fold : ndarray of int, shape (n,)
+    plan : sequence of MemberPlan
+        In rows of ``data``.
+    action_model : ActionModel
+        Fitted, one member per plan.
+    learner : PilotLearner
+    seed : int
+    runtime : Runtime
+
+    Returns
+    -------
+    FirstStage
+        Without an outcome model: where the pilot stands, its projection is the mean outcome, and the target
+        of what is left is zero.
+    """
+    law = fill_laws(data, plan, action_model, runtime)
+    pilot = learner.fit(data, law, fold, seed=seed, runtime=runtime)
+    evidence = pilot.evidence_against(data, law, seed=seed)
+    filling = tuple(index for index, member in enumerate(plan) if member.fills)
+    return FirstStage(
+        np.zeros(len(data)),
+        law,
+        fold,
+        (),
+        None,
+        action_model,
+        filling,
+        len(plan),
+        pilot,
+        pilot.project(data.context, law),
+        evidence,
+    )
 
 
 def fill_laws(

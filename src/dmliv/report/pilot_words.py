@@ -9,7 +9,6 @@ import numpy as np
 
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.estimators.two_stage import TwoStageIV
-from dmliv.nets.settings import LARGE_ROWS
 from dmliv.second_stage.pilot_model import PilotedModel
 
 _CONTROL_WORDS: Final = {
@@ -74,10 +73,7 @@ def _without_pilot(estimator: TwoStageIV) -> str:
         return f"{start}, as in the paper."
     if learners is not None and not getattr(learners.structural, "takes_pilot", True):
         return f"{start}, because these learners make h a line."
-    return (
-        f"{start}. Tables beyond {LARGE_ROWS:,} rows, rows that stream from files and images with trained "
-        "convolutions are fitted without one."
-    )
+    return f"{start}."
 
 
 def _remainder(model: PilotedModel, told: Mapping[str, object]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from dmliv.data import ActionSpec, Table, TrainingData
 from dmliv.first_stage.base import Runtime
+from dmliv.first_stage.blocks import BlockSource
 from dmliv.first_stage.crossfit import FirstStage
 
 FloatArray = npt.NDArray[np.float64]
@@ -46,6 +47,23 @@ class StructuralLearner(Protocol):
         self, data: TrainingData, first_stage: FirstStage, *, seed: int, runtime: Runtime
     ) -> StructuralModel:
         """Fit h; looks at context, target and action law, never at folds."""
+        ...
+
+
+@runtime_checkable
+class StreamingLearner(Protocol):
+    """Fits h to rows that come block by block."""
+
+    def fit_source(
+        self,
+        sample: TrainingData,
+        first_stage: FirstStage,
+        source: BlockSource,
+        *,
+        seed: int,
+        runtime: Runtime,
+    ) -> StructuralModel:
+        """Make choices on a sample with what the first stage left for it, and learn from all rows."""
         ...
 
 

@@ -10,9 +10,10 @@ from sklearn.base import BaseEstimator
 from dmliv.data import TrainingData
 from dmliv.errors import InputError
 from dmliv.first_stage.base import PilotLearner, Runtime
+from dmliv.first_stage.blocks import BlockSource
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.nets.images import ImageColumns
-from dmliv.second_stage.base import StructuralLearner, StructuralModel, action_vectors
+from dmliv.second_stage.base import StreamingLearner, StructuralLearner, StructuralModel, action_vectors
 from dmliv.second_stage.pilot import ControlFunction
 from dmliv.second_stage.pilot_model import PilotedModel
 
@@ -27,6 +28,7 @@ def fit_structural(
     *,
     seed: int,
     runtime: Runtime,
+    source: BlockSource | None = None,
 ) -> StructuralModel:
     """Fit h: as the learner does it, or the pilot and what the learner adds to it.
 
@@ -38,15 +40,25 @@ def fit_structural(
     first_stage : FirstStage
     seed : int
     runtime : Runtime
+    source : BlockSource, optional
+        All rows, block by block and with what the pilot leaves of the outcome, where ``data`` is a sample.
     """
+
+    def learn(rows: TrainingData) -> StructuralModel:
+        if source is None:
+            return learner.fit(rows, first_stage, seed=seed, runtime=runtime)
+        if not isinstance(learner, StreamingLearner):
+            raise TypeError(f"Expected a learner that learns from blocks, got {type(learner).__name__}.")
+        return learner.fit_source(rows, first_stage, source, seed=seed, runtime=runtime)
+
     pilot = first_stage.pilot
     if pilot is None:
-        return learner.fit(data, first_stage, seed=seed, runtime=runtime)
+        return learn(data)
     told: dict[str, object] = {"evidence_against_pilot": first_stage.pilot_evidence, "remainder_size": 0.0}
     if first_stage.pilot_stands:
         return PilotedModel(pilot.model, None, told)
     left = first_stage.left_by_pilot(data)
-    remainder = learner.fit(left, first_stage, seed=seed, runtime=runtime)
+    remainder = learn(left)
     added = remainder.predict(data.context, action_vectors(data.action_spec, data.action))
     told["remainder_size"] = float(added.std() / max((data.outcome - left.outcome).std(), 1e-12))
     return PilotedModel(pilot.model, remainder, told)

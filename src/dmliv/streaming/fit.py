@@ -20,7 +20,7 @@ from dmliv.estimators import TwoStageLeastSquares
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.estimators.two_stage import TwoStageIV
 from dmliv.first_stage.base import ActionModel, Exogenous, IntArray, OutcomeModel, Runtime
-from dmliv.first_stage.crossfit import MemberPlan, fill_rows, make_folds, plan_members
+from dmliv.first_stage.crossfit import MemberPlan, fill_rows, make_folds, plan_members, start_from_pilot
 from dmliv.first_stage.laws import assemble
 from dmliv.first_stage.networks import NeuralAction, NeuralOutcome
 from dmliv.first_stage.workers import worker_count
@@ -29,6 +29,7 @@ from dmliv.nets.device import resolve_device, single_thread
 from dmliv.nets.settings import LARGE_ROWS
 from dmliv.progress import ProgressReporter, SilentProgress, progress_for
 from dmliv.second_stage.network import NeuralStructural
+from dmliv.second_stage.remainder import fit_structural, read_pilot
 from dmliv.second_stage.score import nuisance_losses
 from dmliv.streaming.linear import fit_linear
 from dmliv.streaming.nuisances import NuisanceFiles, Prediction
@@ -122,7 +123,8 @@ def _fit_networks(
     pass_rows: int | None,
     progress: ProgressReporter | None,
 ) -> None:
-    estimator, outcome, action, structural = _streaming_learners(given)
+    estimator, learners, outcome, action, structural = _streaming_learners(given)
+    pilot = read_pilot(estimator.pilot, learners)
     plug_in = estimator._target == "plug-in"
     n_folds = int(estimator.n_folds)
     runtime = Runtime(
@@ -152,25 +154,39 @@ def _fit_networks(
     source = ParquetSource(rows, found, n_parts, fold_seed, runtime.device, buffer_rows, pass_rows)
     parts = hashed_parts(found.row_ids, n_parts, fold_seed)
     uses = _uses(plan, n_parts).to(runtime.device)
+    on_sample = [
+        replace(
+            member, fit_rows=_rows_of(parts, member.fit_rows), used_rows=_rows_of(parts, member.used_rows)
+        )
+        for member in plan
+    ]
+    fold = parts if n_folds > 1 else np.zeros_like(parts)
     with single_thread():
-        outcome_model = None
-        if not plug_in:
-            outcome_model = outcome.fit_source(
-                found.sample, parts, source, uses, seed=outcome_seed, runtime=runtime
-            )
         action_model = action.fit_source(found.sample, parts, source, uses, seed=action_seed, runtime=runtime)
-        files = NuisanceFiles(place)
-        files.write(_predictions(source, plan, n_folds, outcome_model, action_model, runtime))
-        on_sample = [
-            replace(
-                member, fit_rows=_rows_of(parts, member.fit_rows), used_rows=_rows_of(parts, member.used_rows)
+        started, left, filled = None, found.sample, None
+        if pilot is not None:
+            started = start_from_pilot(
+                found.sample, fold, on_sample, action_model, pilot, seed=outcome_seed, runtime=runtime
             )
-            for member in plan
-        ]
-        fold = parts if n_folds > 1 else np.zeros_like(parts)
-        first_stage = fill_rows(found.sample, fold, on_sample, outcome_model, action_model, runtime)
-        filled = ParquetSource(rows, found, n_parts, fold_seed, runtime.device, buffer_rows, pass_rows, files)
-        model = structural.fit_source(found.sample, first_stage, filled, seed=second_seed, runtime=runtime)
+            left = started.left_by_pilot(found.sample)
+        if started is not None and started.pilot_stands:
+            first_stage = started
+        else:
+            if started is not None and started.pilot is not None:
+                source = replace(source, pilot=started.pilot.model)
+            outcome_model = None
+            if not plug_in:
+                outcome_model = outcome.fit_source(
+                    left, parts, source, uses, seed=outcome_seed, runtime=runtime
+                )
+            files = NuisanceFiles(place)
+            files.write(_predictions(source, plan, n_folds, outcome_model, action_model, runtime))
+            filled = replace(source, nuisances=files)
+            first_stage = fill_rows(left, fold, on_sample, outcome_model, action_model, runtime)
+            first_stage = first_stage if started is None else started.joined(first_stage)
+        model = fit_structural(
+            structural, found.sample, first_stage, seed=second_seed, runtime=runtime, source=filled
+        )
         losses = nuisance_losses(found.sample, first_stage)
     # Everything is ready: only now does the estimator change.
     estimator._instrument_schema = found.sample.instrument_schema
@@ -184,8 +200,8 @@ def _fit_networks(
 
 def _streaming_learners(
     estimator: CounterfactualEstimator,
-) -> tuple[TwoStageIV, NeuralOutcome, NeuralAction, NeuralStructural]:
-    """Return an estimator with its three learners, all of which can learn from blocks."""
+) -> tuple[TwoStageIV, Learners, NeuralOutcome, NeuralAction, NeuralStructural]:
+    """Return an estimator with its learners, together and one by one, all of which can learn from blocks."""
     if not isinstance(estimator, TwoStageIV):
         raise InputError(
             "Expected DMLIV, CEDMLIV, DeepIV or TwoStageLeastSquares to fit on files, got "
@@ -201,7 +217,7 @@ def _streaming_learners(
         and action.settings.adapts
         and structural.settings.adapts
     ):
-        return estimator, outcome, action, structural
+        return estimator, learners, outcome, action, structural
     raise InputError(
         "Expected learners that can learn from blocks of rows, which are those of neural() without images, "
         f"got {type(outcome).__name__}, {type(action).__name__} and {type(structural).__name__}; pass "
@@ -237,7 +253,7 @@ def _predictions(
     runtime: Runtime,
 ) -> Iterator[tuple[RowGroup, Prediction]]:
     """Yield what members that fill rows say about each row group, in order."""
-    groups, spec = source.rows.groups, source.scan.sample.outcome_spec
+    groups = source.rows.groups
     nothing = np.empty(0, dtype=np.int64)
     with runtime.progress.stage("predictions of the first stage", len(groups)) as advance:
         for group in groups:
@@ -246,7 +262,7 @@ def _predictions(
             wanted: list[IntArray] = [
                 _rows_of(parts, member.used_rows) if member.fills else nothing for member in plan
             ]
-            target = spec.to_model(table.column(source.rows.outcome).to_numpy().astype(np.float64))
+            target = source.outcome(context, table)
             if outcome_model is not None:
                 for where, values in zip(wanted, outcome_model.predict(exogenous, wanted), strict=True):
                     target[where] = values

@@ -11,12 +11,13 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from dmliv.data import Table, TrainingData, read_outcome
+from dmliv.data import FloatArray, Table, TrainingData, read_outcome
 from dmliv.first_stage.blocks import Block, sample_encoder
 from dmliv.first_stage.features import ExogenousEncoder
 from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, MixtureLaw
 from dmliv.nets.columns import Columns
 from dmliv.nets.device import on_device
+from dmliv.second_stage.base import StructuralModel, action_vectors
 from dmliv.streaming.nuisances import NuisanceFiles
 from dmliv.streaming.rows import ParquetRows, RowGroup, hashed_parts
 from dmliv.streaming.scan import Scan
@@ -41,6 +42,8 @@ class ParquetSource:
         Rows of one pass; other row groups are read in each. None reads all of them.
     nuisances : NuisanceFiles or None
         What the first stage left; with it blocks have target and law.
+    pilot : StructuralModel or None
+        What is taken from every outcome.
     """
 
     rows: ParquetRows
@@ -51,6 +54,7 @@ class ParquetSource:
     buffer_rows: int
     pass_rows: int | None = None
     nuisances: NuisanceFiles | None = None
+    pilot: StructuralModel | None = None
 
     @property
     def n_rows(self) -> int:
@@ -85,11 +89,20 @@ class ParquetSource:
         """Return the part of each row, shape (n,)."""
         return hashed_parts(group.row_ids, self.n_parts, self.seed)
 
+    def outcome(self, context: Table, table: pa.Table) -> FloatArray:
+        """Return the outcomes of a row group in model units, or what the pilot leaves of them, shape (n,)."""
+        sample = self.scan.sample
+        outcome = sample.outcome_spec.to_model(read_outcome(table.column(self.rows.outcome).to_numpy()))
+        if self.pilot is None:
+            return outcome
+        action = sample.action_spec.read(self.rows.part(table, "action"))
+        return outcome - self.pilot.predict(context, action_vectors(sample.action_spec, action))
+
     def block(self, group: RowGroup) -> Block:
         """Return one row group."""
         context, instrument, table = self.tables(group)
         sample, weight = self.scan.sample, None
-        outcome = sample.outcome_spec.to_model(read_outcome(table.column(self.rows.outcome).to_numpy()))
+        outcome = self.outcome(context, table)
         action = sample.action_spec.read(self.rows.part(table, "action"))
         if self.rows.weight is not None:
             values = table.column(self.rows.weight).to_numpy() / self.scan.mean_weight
