@@ -334,6 +334,61 @@ class TestStrength:
         with pytest.raises(InputError, match="least_strength of at least 0"):
             ControlFunction(least_strength=value)
 
+    def test_contexts_do_not_pass_for_instruments(self) -> None:
+        """The action follows a wave over the context, which moves the outcome as well.
+
+        With an instrument that does almost nothing a regression may take what differs between contexts for
+        the effect of the action: here it would find 2, and a regression on the action 1, where the truth is 0.
+        """
+        rng = np.random.default_rng(3)
+        n = 1500
+        x, (z, hidden, noise) = rng.uniform(-1.0, 1.0, n), rng.standard_normal((3, n))
+        wave = np.sin(9.0 * x)
+        mean = 0.05 * z + 2.0 * wave
+        action = mean + hidden
+        outcome = 4.0 * wave + hidden + 0.3 * noise
+        # So poor an estimate that the mean is the kernel's own.
+        estimated = mean + 2.0 * rng.standard_normal(n)
+        rows = gaussian_rows(outcome, action, estimated, np.ones(n), Z=z, X=x)
+        pilot = rows.fit(ControlFunction(ProcessSettings(150, 600, 60), least_strength=0.0))
+        assert np.abs(np.median(rows.effect(pilot))) < 0.5
+
+
+class TestSample:
+    """Of a large table a sample is enough."""
+
+    def test_values_of_all_rows(self) -> None:
+        rows = linear_rows(600)
+        pilot = rows.fit(replace(SMALL, most_rows=200))
+        assert pilot.sample is not None
+        assert len(pilot.sample) == len(pilot.values) == 200
+        values = pilot.at(rows.data)
+        np.testing.assert_array_equal(values[pilot.sample], pilot.values)
+        others = np.setdiff1d(np.arange(600), pilot.sample)
+        expected = pilot.model.predict(rows.data.context.take(others), rows.action[others])
+        np.testing.assert_allclose(values[others], expected, atol=1e-12)
+        assert rows.effect(pilot).mean() == pytest.approx(2.0, abs=0.5)
+        evidence = pilot.evidence_against(rows.data, rows.law, seed=0)
+        assert max(evidence.values()) < LEAST_EVIDENCE
+
+    def test_other_rows_do_not_matter(self) -> None:
+        rows = linear_rows(300)
+        learner = replace(SMALL, most_rows=150)
+        pilot = rows.fit(learner)
+        assert pilot.sample is not None
+        outcome = rows.data.outcome.copy()
+        outcome[np.setdiff1d(np.arange(300), pilot.sample)] += 100.0
+        other = replace(rows, data=replace(rows.data, outcome=outcome)).fit(learner)
+        np.testing.assert_array_equal(pilot.values, other.values)
+
+    def test_small_tables_are_used_whole(self) -> None:
+        assert pilot_of("one column").sample is None
+
+    @pytest.mark.parametrize("value", [0, -1, 2.5, "all"])
+    def test_the_number_is_checked(self, value: Any) -> None:
+        with pytest.raises(InputError, match="positive whole number for most_rows"):
+            ControlFunction(most_rows=value)
+
 
 class TestEvidence:
     @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -158,8 +158,10 @@ class LineModel:
 
 @dataclass(frozen=True, eq=False)
 class FittedLine:
-    values: np.ndarray
     model: LineModel
+
+    def at(self, data: TrainingData) -> np.ndarray:
+        return self.model.predict(data.context, action_vectors(data.action_spec, data.action))
 
     def evidence_against(self, data: TrainingData, law: Any, *, seed: int) -> dict[str, float]:
         """Return nothing: what this pilot leaves is learned in any case."""
@@ -177,9 +179,8 @@ class LinePilot:
     slope: float
 
     def fit(self, data: TrainingData, law: Any, fold: np.ndarray, *, seed: int, runtime: Any) -> FittedLine:
-        del law, fold, seed, runtime
-        action = action_vectors(data.action_spec, data.action)
-        return FittedLine(self.slope * action[:, 0], LineModel(self.slope))
+        del data, law, fold, seed, runtime
+        return FittedLine(LineModel(self.slope))
 
 
 class LinearWithPilot(LinearStructural):

@@ -41,7 +41,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_folder_is_fitted_and_saved(tmp_path: Path) -> None:
     folder, model = write(tmp_path / "rows", rows_of(300, seed=108)), tmp_path / "model.dmliv"
-    result = run("fit", folder, *ROLES, "--method", "ce-dml-iv", "-o", model)
+    result = run("fit", folder, *ROLES, "--method", "ce-dml-iv", "--no-pilot", "-o", model)
     assert result.exit_code == 0, result.output
     assert "300 rows in 3 files" in result.output
     # A method that never has intervals says nothing about them.

@@ -2,21 +2,61 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from dmliv import CEDMLIV, DMLIV, DeepIV, load
+from dmliv.data import TrainingData
 from dmliv.errors import InputError
 from dmliv.learners import boosting, neural
+from dmliv.second_stage.base import action_vectors
+from dmliv.second_stage.pilot_model import PilotedModel
 from dmliv.streaming import ParquetRows, fit_parquet
 from dmliv.streaming.rows import hashed_parts
 
 from .conftest import ROLES, rows_of, write
 
 FAST = neural(effort="fast")
+
+
+@dataclass(frozen=True)
+class SlopePilot:
+    """A pilot that knows nothing: a line in the action with a slope that was given."""
+
+    slope: float
+
+    @property
+    def model(self) -> Any:
+        return self
+
+    def fit(self, data: Any, law: Any, fold: Any, *, seed: int, runtime: Any) -> Any:
+        return self
+
+    def at(self, data: TrainingData) -> np.ndarray:
+        return self.predict(data.context, action_vectors(data.action_spec, data.action))
+
+    def evidence_against(self, data: Any, law: Any, *, seed: int) -> dict[str, float]:
+        return {}
+
+    def project(self, context: Any, law: Any) -> np.ndarray:
+        return self.predict(context, law.mean().double().numpy())
+
+    def predict(self, context: Any, action: np.ndarray) -> np.ndarray:
+        return self.slope * action[:, 0]
+
+    def predict_grid(self, context: Any, actions: np.ndarray) -> np.ndarray:
+        return np.tile(self.slope * actions[:, 0], (len(context), 1))
+
+    def gradient(self, context: Any, action: np.ndarray) -> np.ndarray:
+        return np.full(action.shape, self.slope)
+
+    def describe(self) -> dict[str, object]:
+        return {"slope": self.slope}
 
 
 def frame(n: int, seed: int) -> dict[str, np.ndarray]:
@@ -28,7 +68,7 @@ def frame(n: int, seed: int) -> dict[str, np.ndarray]:
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[DMLIV, Path]:
     folder = write(tmp_path_factory.mktemp("fit") / "rows", rows_of(3000, seed=104), group_rows=250)
     rows = ParquetRows(folder, **ROLES)
-    estimator = DMLIV(FAST, n_folds=3, random_state=0)
+    estimator = DMLIV(FAST, n_folds=3, pilot=None, random_state=0)
     assert fit_parquet(estimator, rows, sample_rows=1000, buffer_rows=800) is estimator
     return estimator, folder
 
@@ -77,7 +117,7 @@ def test_predictions_are_on_disk_in_the_order_of_the_rows(fitted: tuple[DMLIV, P
 def test_the_same_seed_gives_the_same_bits_wherever_predictions_go(folder: Path, tmp_path: Path) -> None:
     values = []
     for seed, place in ((1, "first"), (1, "second"), (2, "third")):
-        estimator = CEDMLIV(FAST, random_state=seed)
+        estimator = CEDMLIV(FAST, pilot=None, random_state=seed)
         fit_parquet(estimator, ParquetRows(folder, **ROLES), nuisances=tmp_path / place, sample_rows=300)
         values.append(estimator.predict(0.5, contexts(50)))
     np.testing.assert_array_equal(values[0], values[1])
@@ -91,7 +131,7 @@ def test_a_discrete_action_and_the_observed_outcome_as_target(tmp_path: Path) ->
     columns = rows_of(900, seed=107)
     columns["price"] = np.array(["low", "middle", "high"])[np.digitize(columns["price"], [-0.7, 0.7])]
     folder = write(tmp_path / "levels", columns)
-    estimator = DeepIV(FAST, n_folds=2, random_state=0)
+    estimator = DeepIV(FAST, n_folds=2, pilot=None, random_state=0)
     fit_parquet(estimator, ParquetRows(folder, **ROLES), sample_rows=300)
     assert estimator.predict("high", contexts(5)).shape == (5,)
     assert np.mean(estimator.effect(contexts(100), T0="low", T1="high")) > 0.5
@@ -109,6 +149,42 @@ def test_folds_on_disk_are_hashes_of_row_numbers(fitted: tuple[DMLIV, Path]) -> 
     )
     seed = int(np.random.SeedSequence(int(np.random.RandomState(0).randint(2**31 - 1))).generate_state(5)[0])
     np.testing.assert_array_equal(fold, hashed_parts(np.arange(3000), 3, seed))
+
+
+class TestPilot:
+    def test_where_it_stands_no_outcome_model_is_needed(self, tmp_path: Path) -> None:
+        folder = write(tmp_path / "rows", rows_of(3000, seed=104), group_rows=250)
+        estimator = DMLIV(FAST, n_folds=2, random_state=0)
+        fit_parquet(estimator, ParquetRows(folder, **ROLES), sample_rows=800)
+        model = estimator.structural_model_
+        assert isinstance(model, PilotedModel)
+        assert model.remainder is None
+        assert estimator.first_stage_.outcome_model is None
+        assert not (folder / "_nuisances").exists()
+        assert np.median(estimator.effect(contexts(200), T0=0.0, T1=1.0)) == pytest.approx(2.0, abs=0.15)
+        estimator.save(tmp_path / "model.dmliv")
+        loaded = load(tmp_path / "model.dmliv")
+        np.testing.assert_array_equal(loaded.predict(0.5, contexts(5)), estimator.predict(0.5, contexts(5)))
+
+    def test_one_of_zero_changes_nothing(self, folder: Path, tmp_path: Path) -> None:
+        """Its remainder is learned in any case, from the rows as they are."""
+        values = []
+        for number, pilot in enumerate((None, SlopePilot(0.0))):
+            estimator = DMLIV(FAST, n_folds=2, pilot=pilot, random_state=0)
+            place = tmp_path / str(number)
+            fit_parquet(estimator, ParquetRows(folder, **ROLES), nuisances=place, sample_rows=300)
+            values.append(estimator.predict(0.5, contexts(50)))
+        np.testing.assert_allclose(values[0], values[1], atol=1e-6)
+
+    def test_a_wrong_one_is_repaired(self, tmp_path: Path) -> None:
+        """What it says of the action is taken from every block, and learned back from the moments."""
+        folder = write(tmp_path / "rows", rows_of(3000, seed=104), group_rows=250)
+        estimator = DMLIV(FAST, n_folds=2, pilot=SlopePilot(1.5), random_state=0)
+        fit_parquet(estimator, ParquetRows(folder, **ROLES), sample_rows=1000)
+        model = estimator.structural_model_
+        assert isinstance(model, PilotedModel)
+        assert model.remainder is not None
+        assert np.median(estimator.effect(contexts(200), T0=0.0, T1=1.0)) == pytest.approx(2.0, abs=0.4)
 
 
 def test_other_learners_and_places_are_refused(folder: Path) -> None:
