@@ -110,8 +110,9 @@ def pilot_demand() -> Grid:
         tuple(range(40, 60)),
         (Metric("grid_mse", "MSE on the grid"),),
         remark=(
-            f"Settings were chosen on seeds from 100 on. {_EARLIER} The oracle is a regression by its networks "
-            "on as many rows without confounding. At strength 0.01 the data say next to nothing about the price."
+            f"Settings were chosen on seeds from 100 on. {_EARLIER} The oracle is a regression by its "
+            "networks on as many rows without confounding. At strength 0.01 the data say next to nothing about "
+            "the price."
         ),
     )
 

@@ -338,7 +338,7 @@ class TestStrength:
         """The action follows a wave over the context, which moves the outcome as well.
 
         With an instrument that does almost nothing a regression may take what differs between contexts for
-        the effect of the action: here it would find 2, and a regression on the action 1, where the truth is 0.
+        the effect of the action: here it would find 2, where the truth is 0.
         """
         rng = np.random.default_rng(3)
         n = 1500
