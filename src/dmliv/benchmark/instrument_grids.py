@@ -35,7 +35,10 @@ _REGRESSION: Final = (
     "The regression, by the networks of that version, ignores the instrument: its error is what confounding "
     "costs."
 )
-_ORACLE: Final = "The oracle is the same regression on as many rows without confounding: its error is learning error alone."
+_ORACLE: Final = (
+    "The oracle is the same regression on as many rows without confounding, so that its error is learning "
+    "error alone."
+)
 
 
 def ordinary() -> Grid:
@@ -111,8 +114,8 @@ def pilot_demand() -> Grid:
         (Metric("grid_mse", "MSE on the grid"),),
         remark=(
             f"Settings were chosen on seeds from 100 on. {_EARLIER} The oracle is a regression by its "
-            "networks on as many rows without confounding. At strength 0.01 the data say next to nothing about "
-            "the price."
+            "networks on as many rows without confounding. At strength 0.01 the data say next to nothing "
+            "about the price."
         ),
     )
 
