@@ -179,7 +179,7 @@ def nonparametric() -> EconMLPeer:
 def forest() -> EconMLPeer:
     """Return EconML's ForestDRIV."""
     means = {"model_y_xw": nuisance(), "model_t_xw": chance(), "model_z_xw": chance()}
-    size = {"model_tz_xw": nuisance(), "n_estimators": 400, "n_jobs": 1}
+    size = {"model_tz_xw": nuisance(), "n_estimators": 200, "n_jobs": 1}
     return EconMLPeer("econml.iv.dr.ForestDRIV", {**means, **size, **FOLDS, **BINARY})
 
 
@@ -226,7 +226,7 @@ ENCOURAGEMENT_PEERS = (
         "econml-forestdriv",
         "EconML ForestDRIV",
         forest,
-        settings=f"{BOOSTED}, 5 folds in place of 2; 400 trees in place of 1000, to save time; else its "
+        settings=f"{BOOSTED}, 5 folds in place of 2; 200 trees in place of 1000, to save time; else its "
         "defaults: honest trees, leaves of 5 rows, a linear preliminary effect",
     ),
     Contender(

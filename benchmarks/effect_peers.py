@@ -140,7 +140,7 @@ def page(peers: Contents, ours: Contents) -> str:
     parts = [
         f"# {TITLE}",
         "Wages drawn from Card's table and the encouragement design; rows, seeds, contexts and judging are "
-        "those of `mean-effects`. The root mean squared error (RMSE) and the bias of the mean effect are over "
+        "those of `mean-effects`. Root mean squared error (RMSE) and bias of the mean effect are over "
         "samples; the root MSE of the effects is over 10,000 contexts, its mean and standard deviation (sd) "
         "over samples. Seconds are the median of whole trials: drawing the sample, the fit, and effects at "
         "these contexts. Trials ran beside other work, ours at other times than the others: seconds are a "
@@ -156,8 +156,8 @@ def page(peers: Contents, ours: Contents) -> str:
         "boosting for all. All contexts may change the effect (`X`), unless they are said to be controls. "
         "IIVM estimates the mean effect among those whom the encouragement moves, who are almost a random "
         "part of all: theirs is 0.11 more than the mean of the linear effect, 0.01 less than that of the "
-        "curved one. It gives no effects in single contexts. The numbers of trees and folds "
-        "were chosen on samples that are not reported (seeds from 100 on).",
+        "curved one. It gives no effects in single contexts. Unlike ours, the peers had folds "
+        "and trees chosen on these designs, with samples that are not reported (seeds from 100 on).",
     ]
     return "\n\n".join(parts) + "\n"
 
