@@ -29,7 +29,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 .PHONY: help
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' \
-		| awk -F'|' '{ printf "  %-14s %s\n", $$1, $$2 }'
+		| awk -F'|' '{ printf "  %-18s %s\n", $$1, $$2 }'
 
 .PHONY: setup
 setup: $(STAMP)  ## Create .venv with pinned versions (again when pyproject.toml or constraints.txt change)
@@ -102,6 +102,10 @@ bench-engine: setup  ## Time the stacked training engine
 .PHONY: bench-peers
 bench-peers: $(PEERS_STAMP)  ## Compare with EconML and linearmodels on the same rows
 	$(ONE_THREAD) $(PEERS_BIN)/python benchmarks/peers.py $(PEERS_FLAGS)
+
+.PHONY: bench-effect-peers
+bench-effect-peers: $(PEERS_STAMP)  ## The same for mean effects, with DoubleML
+	$(ONE_THREAD) $(PEERS_BIN)/python benchmarks/effect_peers.py $(PEERS_FLAGS)
 
 # The other libraries stay out of .venv: what they ask for must never decide what the package is tested with.
 $(PEERS_STAMP): pyproject.toml constraints.txt constraints-peers.txt

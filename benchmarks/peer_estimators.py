@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -12,16 +11,15 @@ from econml.iv import dml
 from econml.iv.dr import ForestDRIV
 from econml.iv.sieve import SieveTSLS
 from linearmodels.iv import IV2SLS
+from peer_common import BOOSTED, Contender, cautious, nuisance, products, with_ones
 from scipy.linalg import qr
 from sklearn.base import BaseEstimator, TransformerMixin, clone
-from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import LassoCV
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from dmliv import DMLIV
-from dmliv.benchmark.trials import Method
 from dmliv.data import FloatArray
 from dmliv.learners import neural
 
@@ -66,16 +64,6 @@ class ContextPolynomial(TransformerMixin, BaseEstimator):
         """Return the products, shape (n, p)."""
         columns: FloatArray = self.products_.transform(X)[:, self.kept_]
         return columns
-
-
-def with_ones(columns: FloatArray) -> FloatArray:
-    """Return the columns behind a column of ones."""
-    return np.column_stack([np.ones(len(columns)), columns])
-
-
-def products(first: FloatArray, second: FloatArray) -> FloatArray:
-    """Return all products of a column of the first (n, p) and one of the second (n, q), shape (n, p q)."""
-    return (first[:, :, None] * second[:, None, :]).reshape(len(first), -1)
 
 
 def polynomial(degree: int, *, include_bias: bool = False) -> Any:
@@ -204,20 +192,6 @@ class OrdinaryPeer(BaseEstimator):
         return value
 
 
-def nuisance() -> Any:
-    """Return the boosting all conditional means are fitted with; larger ones did worse."""
-    return HistGradientBoostingRegressor(
-        max_iter=60, learning_rate=0.1, max_leaf_nodes=8, min_samples_leaf=20
-    )
-
-
-def cautious() -> Any:
-    """Return boosting for effects, which are much noisier than means."""
-    return HistGradientBoostingRegressor(
-        max_iter=30, learning_rate=0.1, max_leaf_nodes=4, min_samples_leaf=50
-    )
-
-
 def effect_peer(learner: type, roles: Sequence[str], **settings: Any) -> EffectPeer:
     """Return a learner of EconML with five folds and boosting in the named roles."""
     means = {f"model_{role}": nuisance() for role in roles}
@@ -255,14 +229,7 @@ def sieve_tsls(context_degree: int, degree: int) -> EffectPeer:
     return EffectPeer(SieveTSLS, settings, nuisance())
 
 
-@dataclass(frozen=True)
-class Contender(Method):
-    """A method, and its settings in words."""
-
-    settings: str = ""
-
-
-BOOSTED = "boosted means (60 rounds, 8 leaves, rate 0.1), 5 folds"
+FOLDED = f"{BOOSTED}, 5 folds"
 
 # Add presets of ours here.
 OURS = (
@@ -286,7 +253,7 @@ PEERS = (
         "econml-dmliv",
         "EconML DMLIV",
         dmliv_peer,
-        settings=f"{BOOSTED}; effect cubic in the contexts, lasso chosen by 3 folds; linear in the action",
+        settings=f"{FOLDED}; effect cubic in the contexts, lasso chosen by 3 folds; linear in the action",
     ),
     Contender(
         "econml-dmliv-repeated",
@@ -304,7 +271,7 @@ PEERS = (
         "econml-nonparam",
         "EconML NonParamDMLIV, 3 splits",
         partial(effect_peer, dml.NonParamDMLIV, PROJECTED, model_final=cautious(), **REPEATED),
-        settings=f"{BOOSTED}; boosted effect, 30 rounds, 4 leaves; linear in the action",
+        settings=f"{FOLDED}; boosted effect, 30 rounds, 4 leaves; linear in the action",
     ),
     Contender(
         "econml-orthoiv",
@@ -317,7 +284,7 @@ PEERS = (
             featurizer=ContextPolynomial(2),
             **REPEATED,
         ),
-        settings=f"{BOOSTED}; projected instrument, effect quadratic in the contexts; linear in the action",
+        settings=f"{FOLDED}; projected instrument, effect quadratic in the contexts; linear in the action",
     ),
     Contender(
         "econml-forestdriv",
@@ -333,7 +300,7 @@ PEERS = (
             min_samples_leaf=20,
             n_jobs=1,
         ),
-        settings=f"{BOOSTED}; projected instrument, 400 trees with leaves of 20 rows; linear in the action",
+        settings=f"{FOLDED}; projected instrument, 400 trees with leaves of 20 rows; linear in the action",
     ),
     Contender(
         "econml-sieve",

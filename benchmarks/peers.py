@@ -14,23 +14,18 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from peer_common import run_missing
 from peer_estimators import OURS, PEERS
-from rich.console import Console
-from rich.progress import track
 
 from dmliv.bench_commands import read_numbers
-from dmliv.benchmark.live import LiveTable
-from dmliv.benchmark.measure import measure
-from dmliv.benchmark.runner import run
-from dmliv.benchmark.store import Record, RecordStore
+from dmliv.benchmark.store import RecordStore
 from dmliv.benchmark.summary import Contents, Group, arrange
 from dmliv.benchmark.tables import caption
-from dmliv.benchmark.trials import Cell, Grid, Metric, Metrics, Trial, plan
+from dmliv.benchmark.trials import Cell, Grid, Metric, Metrics, plan
 from dmliv.data import IVData
 from dmliv.problems import TicketDemand
 from dmliv.problems.suite import SaturatingDose, UShapedLoad, WavyResponse
@@ -38,7 +33,7 @@ from dmliv.problems.suite import SaturatingDose, UShapedLoad, WavyResponse
 SIZES = (1000, 5000, 10_000)
 SEEDS = (10, 11, 12)
 ERROR, SECONDS = "test_mse", "fit_seconds"
-WARM_UP_ROWS = 300
+PACKAGES = ("econml", "linearmodels")
 
 
 # ----------------------------------------------------------------------------------------------------- grid
@@ -91,20 +86,6 @@ def peer_grid() -> Grid:
         seeds=SEEDS,
         metrics=(Metric(ERROR, "error at the test points"), Metric(SECONDS, "seconds of a fit")),
     )
-
-
-def measure_with_peers(trial: Trial) -> Record:
-    """Run a trial; its record also names the versions of the peers."""
-    record = measure(trial)
-    peers = {name: version(name) for name in ("econml", "linearmodels")}
-    return replace(record, versions={**record.versions, **peers})
-
-
-def warm_up(trials: Sequence[Trial]) -> None:
-    """Fit every method once on few rows: the first fit of a process also pays for imports."""
-    first = {trial.method: trial for trial in trials}
-    for trial in track(list(first.values()), description="warm-up"):
-        measure(replace(trial, task=TASKS[0], rows=WARM_UP_ROWS))
 
 
 # ----------------------------------------------------------------------------------------------------- page
@@ -196,10 +177,7 @@ def main() -> None:
         seeds=read_numbers(arguments.seeds, "seeds"),
     )
     store = RecordStore(arguments.output / "simulations" / "peers.jsonl")
-    done = {record.digest for record in store.read()}
-    warm_up([trial for trial in trials if trial.digest not in done])
-    with LiveTable(Console(stderr=True), jobs=1) as live:
-        run(trials, store, observer=live, run_trial=measure_with_peers)
+    run_missing(trials, store, PACKAGES, TASKS[0])
     text = page(arrange(grid, store.read()))
     (arguments.output / "peers.md").write_text(text)
     print(text)
