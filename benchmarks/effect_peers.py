@@ -64,7 +64,8 @@ def plan_all(methods: Sequence[str] | None, seeds: Sequence[int] | None) -> tupl
     trials: list[Trial] = []
     for grid in peer_grids():
         names = [method.name for method in grid.methods if methods is None or method.name in methods]
-        trials += plan(grid, methods=names, seeds=seeds) if names is None or names else ()
+        if names:
+            trials += plan(grid, methods=names, seeds=seeds)
     return tuple(sorted(trials, key=lambda trial: trial.seed))
 
 
