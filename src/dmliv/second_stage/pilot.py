@@ -86,7 +86,8 @@ class Pilot:
 
         The remainder h - pilot has the covariances of h, times a small factor: of its common slope, its
         common curve, all slopes, or slopes and curves. Its projection on context and instrument is then a
-        Gaussian process too, and outcome minus pilot either has it as its mean, or none.
+        Gaussian process too, and outcome minus pilot either has it as its mean, or none. With images there is
+        no answer: networks learn what the pilot leaves in any case.
 
         Parameters
         ----------
@@ -96,6 +97,9 @@ class Pilot:
         seed : int
             Draws the rows, if there are many.
         """
+        if self.model.space.columns.encoder.image is not None:
+            # A kernel of fixed features is a poor judge of what networks can learn from images.
+            return {}
         sample = np.arange(len(data)) if self.sample is None else self.sample
         used = np.flatnonzero(data.weight[sample] > 0.0)
         chosen = np.sort(np.random.default_rng([seed, 8]).permutation(used)[:_TEST_ROWS])
@@ -206,7 +210,7 @@ class ControlFunction:
         if len(choices) > 1:
             # The moments need no control variable: they may veto one that the regression prefers.
             for name, each in choices.items():
-                evidence[name] -= max(0.0, *each.evidence_against(data, law, seed=seed).values())
+                evidence[name] -= max([0.0, *each.evidence_against(data, law, seed=seed).values()])
         best = max(evidence, key=lambda name: evidence[name])
         told = {"control_variable": best, **choices[best].model.told, "evidence": evidence}
         return replace(choices[best], model=replace(choices[best].model, told=told))

@@ -454,5 +454,7 @@ class TestContexts:
         image = ImageColumns(8, 8, first=0)
         pilot = rows.fit(replace(SMALL, image=image))
         assert np.isfinite(pilot.model.predict(rows.data.context, rows.action)).all()
+        # What it leaves is learned in any case.
+        assert pilot.evidence_against(rows.data, rows.law, seed=0) == {}
         with pytest.raises(InputError, match="features='gradients'"):
             rows.fit(replace(SMALL, image=replace(image, features="convolution")))
