@@ -229,7 +229,8 @@ class TestRegress:
         self, rows: Inputs, target: np.ndarray, weight: np.ndarray, fold: np.ndarray, others: Inputs
     ) -> None:
         first, same, other = (run(rows, target, weight, fold, seed) for seed in (0, 0, 1))
-        assert len(first.landmarks) == 25
+        # Few rows take two thirds of the landmarks that they may have.
+        assert len(first.landmarks) == round(25 * 2 / 3)
         np.testing.assert_array_equal(first.predict(others), same.predict(others))
         assert np.abs(first.predict(others) - other.predict(others)).max() > 1e-9
 
