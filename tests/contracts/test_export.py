@@ -83,7 +83,7 @@ def test_pilots(
 ) -> None:
     """Whatever the moments say of a pilot on these few rows, both kinds of models are written."""
     monkeypatch.setattr(crossfit, "LEAST_EVIDENCE", least_evidence)
-    pilot = ControlFunction(ProcessSettings(40, 100, 20), least_strength=0.0)
+    pilot = ControlFunction(ProcessSettings(40, 100, 20), least_evidence=-np.inf)
     estimator = DMLIV(tiny_learners, n_folds=2, pilot=pilot, random_state=0).fit(**case.roles)
     assert (estimator.structural_model_.remainder is None) == (least_evidence > 0.0)
     agree(estimator, case, tmp_path)

@@ -93,7 +93,8 @@ def _(model: PilotedModel, graph: GraphBuilder, rows: ContextRows, action: Block
 def _(model: PilotModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
     space = model.space
     inputs = _PilotInputs.write(graph, space, rows, action)
-    return _write_sum(graph, space.kernel, space.landmarks, model.weights, model.level, inputs, rows)
+    kernel = space.kernel.part(STRUCTURAL)
+    return _write_sum(graph, kernel, space.landmarks, model.weights, model.level, inputs, rows)
 
 
 @write_model.register
@@ -221,11 +222,9 @@ def _write_sum(
     inputs: _PilotInputs,
     rows: ContextRows,
 ) -> str:
-    """Write a constant plus the structural part of a sum over landmarks, shape (n, 1)."""
+    """Write a constant plus a sum over landmarks, shape (n, 1)."""
     values = []
-    for term, where in zip(kernel.terms, kernel.slices, strict=True):
-        if term.part != STRUCTURAL:
-            continue
+    for term, where in kernel.located:
         parameters = kernel.parameters[where]
         weights = np.exp(2.0 * parameters[0]) * landmark_weights
         factors = _write_term(graph, kernel.blocks, landmarks, term, parameters[1:], inputs)

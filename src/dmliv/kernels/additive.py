@@ -75,6 +75,8 @@ class Term:
         Amplitude that the term is expected to have before any data are seen: small for what is seldom there.
     spread : float
         Standard deviation of the logarithm of the amplitude around that; small where it should stay.
+    optional : bool
+        Whether the term may be left out where the data do not ask for it.
     """
 
     context: tuple[int, ...] = ()
@@ -85,6 +87,7 @@ class Term:
     part: str = "structural"
     expected: float = 0.3
     spread: float = 1.5
+    optional: bool = True
 
     @property
     def n_parameters(self) -> int:
@@ -115,18 +118,34 @@ class AdditiveKernel:
         ends = np.cumsum([0, *(term.n_parameters for term in self.terms)]).tolist()
         return [slice(start, stop) for start, stop in itertools.pairwise(ends)]
 
+    @property
+    def located(self) -> list[tuple[Term, slice]]:
+        """The terms, each with its parameters' place."""
+        return list(zip(self.terms, self.slices, strict=True))
+
     def with_parameters(self, parameters: FloatArray) -> AdditiveKernel:
         """Return the same terms with other parameters."""
         return replace(self, parameters=np.asarray(parameters, dtype=np.float64))
 
+    def only(self, terms: Sequence[int]) -> AdditiveKernel:
+        """Return the kernel of some terms, by number."""
+        slices = self.slices
+        parameters = np.concatenate([np.empty(0), *(self.parameters[slices[k]] for k in terms)])
+        return AdditiveKernel(self.blocks, tuple(self.terms[k] for k in terms), parameters)
+
+    def part(self, name: str) -> AdditiveKernel:
+        """Return the terms of one part."""
+        return self.only([number for number, term in enumerate(self.terms) if term.part == name])
+
     def matrix(self, left: Inputs, right: Inputs, part: str | None = None) -> FloatArray:
         """Return the covariances of rows (n) and rows (m), shape (n, m), of one part or of all."""
+        kernel = self if part is None else self.part(part)
         found = np.empty((len(left), len(right)))
         for start in range(0, len(left), CHUNK_ROWS):
             rows = slice(start, start + CHUNK_ROWS)
-            pair = Pair.of(self.blocks, left.take(rows), right)
+            pair = Pair.of(kernel, left.take(rows), right)
             found[rows] = sum(
-                (pair.term(term, self.parameters[where]).values() for term, where in self._of(part)),
+                (pair.term(term, kernel.parameters[where]).values() for term, where in kernel.located),
                 np.zeros((len(pair.left), len(right))),
             )
         return found
@@ -134,13 +153,9 @@ class AdditiveKernel:
     def diagonal(self, rows: Inputs) -> FloatArray:
         """Return the variances of rows, shape (n,)."""
         return sum(
-            (variance(term, self.parameters[where], rows)[0] for term, where in self._of(None)),
+            (variance(term, self.parameters[where], rows)[0] for term, where in self.located),
             np.zeros(len(rows)),
         )
-
-    def _of(self, part: str | None) -> list[tuple[Term, slice]]:
-        pairs = zip(self.terms, self.slices, strict=True)
-        return [(term, where) for term, where in pairs if part is None or term.part == part]
 
 
 def variance(term: Term, parameters: FloatArray, rows: Inputs) -> tuple[FloatArray, FloatArray]:
@@ -165,35 +180,48 @@ def variance(term: Term, parameters: FloatArray, rows: Inputs) -> tuple[FloatArr
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """What kernels of any parameters need of two sets of rows: distances and inner products.
+    """What terms with any parameters need of two sets of rows: distances and inner products.
 
     Attributes
     ----------
     left, right : Inputs
+    blocks, columns : tuple of int
+        Blocks of the context and columns of the curves that the terms look at.
     distances : ndarray, shape (blocks, n * m)
-        Squared distances by block of the context.
-    curve_distances : ndarray, shape (r, n * m)
+        Squared distances by block.
+    curve_distances : ndarray, shape (columns, n * m)
     """
 
     left: Inputs
     right: Inputs
+    blocks: tuple[int, ...]
+    columns: tuple[int, ...]
     distances: FloatArray
     curve_distances: FloatArray
 
     @classmethod
-    def of(
-        cls, blocks: Sequence[tuple[int, int]], left: Inputs, right: Inputs, *, single: bool = False
-    ) -> Pair:
+    def of(cls, kernel: AdditiveKernel, left: Inputs, right: Inputs, *, single: bool = False) -> Pair:
         """Compare all rows of ``left`` with all of ``right``, in single precision if so wished."""
         if single:
             left, right = left.single(), right.single()
-        context = [squared_distances(left.context[:, a:b], right.context[:, a:b]) for a, b in blocks]
-        columns = range(left.curve.shape[1])
+        blocks = tuple(sorted({block for term in kernel.terms for block in term.context}))
+        bending = {column for term in kernel.terms for column in term.curve}
+        columns = tuple(sorted(column for column in bending if column < left.curve.shape[1]))
+        ends = [kernel.blocks[block] for block in blocks]
+        context = [squared_distances(left.context[:, a:b], right.context[:, a:b]) for a, b in ends]
         curve = [squared_distances(left.curve[:, [k]], right.curve[:, [k]]) for k in columns]
         size = len(left) * len(right)
         dtype = left.context.dtype
         found = [np.array(each, dtype=dtype).reshape(len(each), size) for each in (context, curve)]
-        return cls(left, right, *found)
+        return cls(left, right, blocks, columns, *found)
+
+    def context_distances(self, term: Term) -> FloatArray:
+        """Return the squared distances of a term's blocks."""
+        return _picked(self.distances, [self.blocks.index(block) for block in term.context])
+
+    def bending_distances(self, term: Term) -> FloatArray:
+        """Return the squared distances of a term's curve columns."""
+        return _picked(self.curve_distances, [self.columns.index(column) for column in term.curve])
 
     def term(self, term: Term, parameters: FloatArray, *, context_only: bool = False) -> TermMatrix:
         """Return one term of these rows; or no more of it than :meth:`TermMatrix.without_columns` needs."""
@@ -208,13 +236,13 @@ class Pair:
         weights = np.exp(-2.0 * parameters[1:])
         context: tuple[FloatArray, FloatArray] | None = None
         if own:
-            distance = np.sqrt((3.0 * weights[: len(own)]) @ _picked(self.distances, own)).reshape(shape)
+            distance = np.sqrt((3.0 * weights[: len(own)]) @ self.context_distances(term)).reshape(shape)
             decay = np.exp(-distance)
             context = ((1.0 + distance) * decay, decay)
         curve: tuple[FloatArray, FloatArray, FloatArray] | None = None
         if term.curve and not context_only:
             columns, scales = list(term.curve), weights[len(own) :]
-            bell = np.exp(-0.5 * (scales @ _picked(self.curve_distances, columns)).reshape(shape))
+            bell = np.exp(-0.5 * (scales @ self.bending_distances(term)).reshape(shape))
             left = np.exp(-0.5 * (self.left.curve[:, columns] ** 2 @ scales))
             right = np.exp(-0.5 * (self.right.curve[:, columns] ** 2 @ scales))
             curve = (bell, left, right)
@@ -281,13 +309,13 @@ class TermMatrix:
         else:
             found[0] = 2.0 * np.vdot(without_context, self.context[0])
             inner = (without_context * self.context[1]).reshape(-1)
-            own = _picked(self.pair.distances, list(term.context))
+            own = self.pair.context_distances(term)
             found[1 : 1 + n_context] = 3.0 * self.weights[:n_context] * (own @ inner)
         if self.curve is not None:
             bell, left, right = self.curve
             without_curve = outer if self.context is None else outer * self.context[0]
             columns = list(term.curve)
-            moved = _picked(self.pair.curve_distances, columns) @ (without_curve * bell).reshape(-1)
+            moved = self.pair.bending_distances(term) @ (without_curve * bell).reshape(-1)
             at_zero = without_curve * left[:, None] * right
             ours, others = self.pair.left.curve[:, columns], self.pair.right.curve[:, columns]
             if self.term.flat:

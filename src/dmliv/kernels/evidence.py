@@ -11,7 +11,7 @@ that ignores the control columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -30,7 +30,7 @@ _SCALE_PRIOR = (float(np.log(3.0)), 1.0)
 # Standard deviation of the prior of a slope around the one it would have if f did not depend on the columns:
 # what is hidden seldom moves the target by more than its own spread. Where the rows cannot tell f from the
 # slope, f is left without an effect.
-_SLOPE_PRIOR = 0.75
+SLOPE_PRIOR = 0.4
 # Ranges of the logarithms of amplitudes, length scales and noise, and of slopes: wide, but with covariances
 # that single precision can tell apart.
 _AMPLITUDES, _SCALES, _NOISES, _SLOPES = (-6.0, 2.3), (-5.0, 5.0), (-4.0, 1.5), (-6.0, 6.0)
@@ -40,6 +40,11 @@ STARTS = ((2.0, 0.5), (0.5, 0.5), (2.0, 1.0))
 # Steps from each start, and from the best point found by then.
 _FIRST_STEPS = 12
 _MOST_STEPS = 20
+_LAST_STEPS = 12
+# Terms may go as long as the bound stays so close to its highest value.
+_LEAST_GAIN = 1.0
+# Rows that decide which terms are needed, at most.
+DECISION_ROWS = 5000
 # Which summit is the highest shows on this share of the rows, but never on fewer rows than so many.
 _SCOUT_SHARE, _FEWEST_SCOUTS = 0.4, 300
 
@@ -53,24 +58,61 @@ class Control:
     columns : ndarray, shape (n, d)
     errors : sequence of d ndarray, shape (n, q)
         Features F of each column's error: its covariance over rows is F F'. Width zero where it has none.
+    free : ndarray, shape (n, q)
+        Features of errors that move the target by amounts of their own, whatever the slopes.
     """
 
     columns: FloatArray
     errors: Sequence[FloatArray]
+    free: FloatArray
 
     @classmethod
     def none(cls, n_rows: int) -> Control:
         """Return no columns."""
-        return cls(np.empty((n_rows, 0)), ())
+        return cls(np.empty((n_rows, 0)), (), np.empty((n_rows, 0)))
 
     def take(self, rows: IntArray | slice) -> Control:
         """Return some rows."""
-        return Control(self.columns[rows], [each[rows] for each in self.errors])
+        return Control(self.columns[rows], [each[rows] for each in self.errors], self.free[rows])
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Numbers of the features of each column's error."""
+        return tuple(each.shape[1] for each in self.errors)
 
     def features(self, slopes: FloatArray) -> FloatArray:
-        """Return features of what the errors do to the target, shape (n, sum of widths)."""
+        """Return features of what the errors do to the target, the free ones last."""
         parts = [slope * each for slope, each in zip(slopes, self.errors, strict=True)]
-        return np.hstack([np.empty((len(self.columns), 0)), *parts])
+        return np.hstack([*parts, self.free])
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What a regression learns from.
+
+    Attributes
+    ----------
+    inputs : Inputs
+    target, weight : ndarray, shape (n,)
+    control : Control
+    """
+
+    inputs: Inputs
+    target: FloatArray
+    weight: FloatArray
+    control: Control
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.target)
+
+    def take(self, rows: IntArray | slice) -> Rows:
+        """Return some rows."""
+        return Rows(self.inputs.take(rows), self.target[rows], self.weight[rows], self.control.take(rows))
+
+    def first(self, n_rows: int) -> Rows:
+        """Return the first rows."""
+        return self.take(slice(n_rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,42 +126,39 @@ class Searched:
         Variance of the noise.
     slopes : ndarray, shape (d,)
         Of the control columns.
-    evidence : float
-        The bound on the log marginal likelihood there, priors included.
     """
 
     kernel: AdditiveKernel
     noise: float
     slopes: FloatArray
-    evidence: float
 
 
 def search(
     kernel: AdditiveKernel,
-    inputs: Inputs,
-    target: FloatArray,
-    weight: FloatArray,
-    control: Control,
+    rows: Rows,
     start_slopes: FloatArray,
     *,
-    landmarks: IntArray,
+    n_rows: int,
+    n_landmarks: int,
     progress: ProgressReporter,
     label: str,
     starts: Sequence[tuple[float, float]] = STARTS,
 ) -> Searched:
-    """Maximise the marginal likelihood over amplitudes, length scales, noise and slopes.
+    """Maximise the marginal likelihood over amplitudes, length scales, noise and slopes, and over terms.
+
+    Which summit is the highest is seen on some rows, what it looks like on more, and which terms are needed
+    there on all; without the others the search then goes on.
 
     Parameters
     ----------
     kernel : AdditiveKernel
         With length scales at the median distances of their columns; amplitudes are not looked at.
-    inputs : Inputs
-    target, weight : ndarray, shape (n,)
-    control : Control
+    rows : Rows
+        In no particular order.
     start_slopes : ndarray, shape (d,)
         Of the control columns, if f did not depend on them: the centre of their prior.
-    landmarks : ndarray of int
-        Rows that stand for all. The first rows, in no particular order, are tried before all are.
+    n_rows, n_landmarks : int
+        How many of the first rows are climbed on, and how many of these stand for all.
     progress : ProgressReporter
     label : str
         Of the bar.
@@ -127,109 +166,162 @@ def search(
         Length scales to start from, in median distances, and shares of ``start_slopes``. The likelihood has
         several summits: a smooth function with noise, a rough one without, slopes of either sign.
     """
-    means, spreads = _priors(kernel)
-    whole = _Bound(kernel, inputs, target, weight, control, landmarks)
-    n, n_scouts = len(means), max(int(_SCOUT_SHARE * len(inputs)), min(_FEWEST_SCOUTS, len(inputs)))
-    some = slice(n_scouts)
-    scouted = landmarks[landmarks < n_scouts][: max(len(landmarks) // 2, 1)]
-    scouts = _Bound(kernel, inputs.take(some), target[some], weight[some], control.take(some), scouted)
+    n_rows = min(n_rows, len(rows.target))
+    n_landmarks, n_scouts = (
+        min(n_landmarks, n_rows),
+        min(max(int(_SCOUT_SHARE * n_rows), _FEWEST_SCOUTS), n_rows),
+    )
+    ascent = _Ascent(kernel, start_slopes)
+    with progress.stage(label, len(starts) * _FIRST_STEPS + _MOST_STEPS + _LAST_STEPS) as advance:
+        scouts = _Bound(kernel, rows.first(n_scouts), max(min(n_landmarks, n_scouts) // 2, 1))
+        tried = [ascent.climb(ascent.start(*each), scouts, _FIRST_STEPS, advance) for each in starts]
+        best = min(tried, key=lambda each: float(each.fun))
+        found = ascent.climb(best.x, _Bound(kernel, rows.first(n_rows), n_landmarks), _MOST_STEPS, advance)
+        needed = _Bound(kernel, rows.first(DECISION_ROWS), n_landmarks).needed(found.x)
+        if len(needed) < len(kernel.terms):
+            kept = np.concatenate([np.arange(kernel.slices[k].start, kernel.slices[k].stop) for k in needed])
+            others = np.arange(len(kernel.parameters), len(found.x))
+            ascent = _Ascent(kernel.only(needed), start_slopes)
+            start = found.x[np.concatenate([kept, others])]
+            bound = _Bound(ascent.kernel, rows.first(n_rows), n_landmarks)
+            found = ascent.climb(start, bound, _LAST_STEPS, advance)
+    point, n = np.asarray(found.x), len(ascent.kernel.parameters)
+    noise = float(np.exp(2.0 * point[n]))
+    return Searched(ascent.kernel.with_parameters(point[:n]), noise, point[n + 1 :])
 
-    def loss(point: FloatArray, bound: _Bound) -> tuple[float, FloatArray]:
+
+class _Ascent:
+    """Climbs the posterior of a kernel's parameters, log noise and slopes.
+
+    Attributes
+    ----------
+    kernel : AdditiveKernel
+        Its parameters are the logarithms of median distances.
+    """
+
+    def __init__(self, kernel: AdditiveKernel, start_slopes: FloatArray) -> None:
+        self.kernel, self._start_slopes = kernel, start_slopes
+        self._means = kernel.parameters + _SCALE_PRIOR[0]
+        self._spreads = np.full(len(kernel.parameters), _SCALE_PRIOR[1])
+        self._bounds = [_SCALES] * len(self._means) + [_NOISES] + [_SLOPES] * len(start_slopes)
+        for term, where in zip(kernel.terms, kernel.slices, strict=True):
+            self._means[where.start], self._spreads[where.start] = np.log(term.expected), term.spread
+            self._bounds[where.start] = _AMPLITUDES
+
+    def start(self, multiple: float, share: float) -> FloatArray:
+        """Return a point with length scales in median distances, and a share of the start slopes."""
+        parameters = self.kernel.parameters + np.log(multiple)
+        for where in self.kernel.slices:
+            # Also where a small one is expected: from there the likelihood is too flat to climb.
+            parameters[where.start] = max(_START_AMPLITUDE, self._means[where.start])
+        found = np.concatenate([parameters, [_START_NOISE], share * self._start_slopes])
+        return np.asarray(np.clip(found, *np.transpose(self._bounds)))
+
+    def climb(
+        self, point: FloatArray, bound: _Bound, steps: int, advance: Callable[[], None]
+    ) -> OptimizeResult:
+        """Climb at most so many steps."""
+        climbed = minimize(
+            self._loss,
+            point,
+            args=(bound,),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=self._bounds,
+            callback=lambda _: advance(),
+            options={"maxiter": steps, "maxfun": 2 * steps},
+        )
+        # A search that ends early has come as far as one that takes all of its steps.
+        for _ in range(steps - int(climbed.nit)):
+            advance()
+        return climbed
+
+    def _loss(self, point: FloatArray, bound: _Bound) -> tuple[float, FloatArray]:
         try:
             value, slope = bound.at(point)
         except LinAlgError:
             return np.inf, np.zeros_like(point)
-        apart = (point[:n] - means) / spreads
-        slope[:n] -= apart / spreads
-        own = (point[n + 1 :] - start_slopes) / _SLOPE_PRIOR
-        slope[n + 1 :] -= own / _SLOPE_PRIOR
+        n = len(self._means)
+        apart = (point[:n] - self._means) / self._spreads
+        slope[:n] -= apart / self._spreads
+        own = (point[n + 1 :] - self._start_slopes) / SLOPE_PRIOR
+        slope[n + 1 :] -= own / SLOPE_PRIOR
         return -(value - 0.5 * float(apart @ apart + own @ own)), -slope
 
-    middle = np.concatenate([means, [_START_NOISE], start_slopes])
-    scales = [number for where in kernel.slices for number in range(where.start + 1, where.stop)]
-    bounds = [_SCALES] * n + [_NOISES] + [_SLOPES] * len(start_slopes)
-    for where in kernel.slices:
-        bounds[where.start] = _AMPLITUDES
-        # Also where a small one is expected: from there the likelihood is too flat to climb.
-        middle[where.start] = max(_START_AMPLITUDE, means[where.start])
-    points = []
-    for multiple, share in starts:
-        start = middle.copy()
-        start[scales] += np.log(multiple) - _SCALE_PRIOR[0]
-        start[n + 1 :] *= share
-        points.append(np.clip(start, *np.transpose(bounds)))
-    with progress.stage(label, len(points) * _FIRST_STEPS + _MOST_STEPS) as advance:
 
-        def climb(point: FloatArray, steps: int, bound: _Bound) -> OptimizeResult:
-            climbed = minimize(
-                loss,
-                point,
-                args=(bound,),
-                jac=True,
-                method="L-BFGS-B",
-                bounds=bounds,
-                callback=lambda _: advance(),
-                options={"maxiter": steps, "maxfun": 2 * steps},
-            )
-            # A search that ends early has come as far as one that takes all of its steps.
-            for _ in range(steps - int(climbed.nit)):
-                advance()
-            return climbed
+@dataclass(frozen=True, eq=False)
+class _Solved:
+    """The bound at one point, and what its derivatives are made of."""
 
-        tried = [climb(start, _FIRST_STEPS, scouts) for start in points]
-        found = climb(min(tried, key=lambda each: float(each.fun)).x, _MOST_STEPS, whole)
-    point = np.asarray(found.x)
-    noise = float(np.exp(2.0 * point[n]))
-    return Searched(kernel.with_parameters(point[:n]), noise, point[n + 1 :], -float(found.fun))
-
-
-def _priors(kernel: AdditiveKernel) -> tuple[FloatArray, FloatArray]:
-    """Return means and standard deviations of the parameters; the kernel holds the logs of the medians."""
-    means, spreads = kernel.parameters + _SCALE_PRIOR[0], np.full(len(kernel.parameters), _SCALE_PRIOR[1])
-    for term, where in zip(kernel.terms, kernel.slices, strict=True):
-        means[where.start], spreads[where.start] = np.log(term.expected), term.spread
-    return means, spreads
+    value: float
+    factor: FloatArray
+    own: FloatArray
+    features: FloatArray
+    left: FloatArray
+    gram: FloatArray
+    root: FloatArray
+    moment: FloatArray
+    solution: FloatArray
+    unexplained: float
 
 
 class _Bound:
     """The bound on the log marginal likelihood and its derivatives."""
 
-    def __init__(
-        self,
-        kernel: AdditiveKernel,
-        inputs: Inputs,
-        target: FloatArray,
-        weight: FloatArray,
-        control: Control,
-        landmarks: IntArray,
-    ) -> None:
-        self._kernel, self._inputs, self._control = kernel, inputs, control
-        self._target, self._weight, self._root = target, weight, np.sqrt(weight)
-        points = inputs.take(landmarks)
-        self._among = Pair.of(kernel.blocks, points, points)
+    def __init__(self, kernel: AdditiveKernel, rows: Rows, n_landmarks: int) -> None:
+        self._kernel, self._inputs, self._control = kernel, rows.inputs, rows.control
+        self._target, self._weight, self._root = rows.target, rows.weight, np.sqrt(rows.weight)
+        points = rows.inputs.take(slice(n_landmarks))
+        self._among = Pair.of(kernel, points, points)
         # The large part is as good in single precision; what is inverted is not.
-        self._to_rows = Pair.of(kernel.blocks, points, inputs, single=True)
+        self._to_rows = Pair.of(kernel, points, rows.inputs, single=True)
 
-    def at(self, point: FloatArray) -> tuple[float, FloatArray]:
-        """Return the bound and its derivatives at log parameters, log noise and slopes."""
-        kernel, n = self._kernel, len(self._kernel.parameters)
-        parameters, noise, slopes = point[:n], float(np.exp(2.0 * point[n])), point[n + 1 :]
-        located = list(zip(kernel.terms, kernel.slices, strict=True))
-        among = [self._among.term(term, parameters[where]) for term, where in located]
-        to_rows = [self._to_rows.term(term, parameters[where]) for term, where in located]
-        variances = [variance(term, parameters[where], self._inputs) for term, where in located]
-        inner = np.sum([each.values() for each in among], axis=0)
-        cross = reduce(np.add, [each.values() for each in to_rows]).astype(np.float64) * self._root
-        prior = np.sum([each[0] for each in variances], axis=0)
+    def needed(self, point: FloatArray) -> list[int]:
+        """Return the terms that are left when those go whose absence costs next to nothing.
+
+        Terms go one by one, those that are worth least first, as long as the bound stays close to the highest
+        value seen. Parameters are not found anew in between.
+        """
+        parameters, noise, slopes = self._split(point)
+        located = self._kernel.located
+        among = [self._among.term(term, parameters[where]).values() for term, where in located]
+        to_rows = [self._to_rows.term(term, parameters[where]).values() for term, where in located]
+        variances = [variance(term, parameters[where], self._inputs)[0] for term, where in located]
+
+        def value(terms: Sequence[int]) -> float:
+            parts = [reduce(np.add, [each[k] for k in terms]) for each in (among, to_rows, variances)]
+            return self._solve(parts[0], parts[1], parts[2], noise, slopes).value
+
+        kept = list(range(len(located)))
+        highest = value(kept)
+        losses = {
+            k: highest - value([other for other in kept if other != k])
+            for k, (term, _) in enumerate(located)
+            if term.optional and len(kept) > 1
+        }
+        for k in sorted(losses, key=lambda each: losses[each]):
+            rest = [other for other in kept if other != k]
+            if not rest:
+                break
+            found = value(rest)
+            if found > highest - _LEAST_GAIN:
+                kept, highest = rest, max(highest, found)
+        return kept
+
+    def _split(self, point: FloatArray) -> tuple[FloatArray, float, FloatArray]:
+        n = len(self._kernel.parameters)
+        return point[:n], float(np.exp(2.0 * point[n])), point[n + 1 :]
+
+    def _solve(
+        self, inner: FloatArray, cross: FloatArray, prior: FloatArray, noise: float, slopes: FloatArray
+    ) -> _Solved:
+        """Return the bound for covariances among landmarks, with rows, and variances of rows."""
         jitter = JITTER * float(np.mean(np.diag(inner)))
         factor = cholesky(inner + jitter * np.eye(len(inner)), lower=True)
-        own = solve_triangular(factor, cross, lower=True)
-        m = len(own)
-        errors = self._control.features(slopes).T * self._root
-        features = np.vstack([own, errors])
+        own = solve_triangular(factor, cross.astype(np.float64) * self._root, lower=True)
+        features = np.vstack([own, self._control.features(slopes).T * self._root])
         left = self._root * (self._target - self._control.columns @ slopes)
-        size, n_rows = len(features), len(left)
-        gram = features @ features.T / noise + np.eye(size)
+        gram = features @ features.T / noise + np.eye(len(features))
         root = cholesky(gram, lower=True)
         moment = features @ left / noise
         solution = cho_solve((root, True), moment)
@@ -237,13 +329,32 @@ class _Bound:
         unexplained = max(0.0, float(self._weight @ prior - np.sum(own**2)))
         value = (
             -float(np.log(np.diag(root)).sum())
-            - 0.5 * n_rows * np.log(noise)
+            - 0.5 * len(left) * np.log(noise)
             - 0.5 * float(left @ left) / noise
             + 0.5 * float(moment @ solution)
             - 0.5 * unexplained / noise
         )
+        return _Solved(value, factor, own, features, left, gram, root, moment, solution, unexplained)
+
+    def at(self, point: FloatArray) -> tuple[float, FloatArray]:
+        """Return the bound and its derivatives at log parameters, log noise and slopes."""
+        parameters, noise, slopes = self._split(point)
+        located = self._kernel.located
+        among = [self._among.term(term, parameters[where]) for term, where in located]
+        to_rows = [self._to_rows.term(term, parameters[where]) for term, where in located]
+        variances = [variance(term, parameters[where], self._inputs) for term, where in located]
+        solved = self._solve(
+            np.sum([each.values() for each in among], axis=0),
+            reduce(np.add, [each.values() for each in to_rows]),
+            np.sum([each[0] for each in variances], axis=0),
+            noise,
+            slopes,
+        )
+        factor, own, features, left = solved.factor, solved.own, solved.features, solved.left
+        gram, moment, solution = solved.gram, solved.moment, solved.solution
+        m, size, n_rows, n = len(own), len(features), len(left), len(parameters)
         residual = left - features.T @ solution
-        inverse = cho_solve((root, True), np.eye(size))
+        inverse = cho_solve((solved.root, True), np.eye(size))
         by_feature = np.outer(solution, residual) - inverse @ features
         by_feature[:m] += own
         by_feature /= noise
@@ -263,7 +374,7 @@ class _Bound:
             + float(left @ left) / noise
             - 2.0 * float(moment @ solution)
             + float(solution @ gram @ solution - solution @ solution)
-            + unexplained / noise
+            + solved.unexplained / noise
         )
         found[n + 1 :] = (self._control.columns.T @ (self._root * residual)) / noise
         first = m
@@ -271,4 +382,4 @@ class _Bound:
             rows = slice(first, first + each.shape[1])
             found[n + 1 + column] += float(np.vdot(by_feature[rows], each.T * self._root))
             first = rows.stop
-        return value, found
+        return solved.value, found

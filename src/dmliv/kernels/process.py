@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
+from scipy.optimize import minimize
 from scipy.spatial.distance import pdist
 
 from dmliv.data import FloatArray, IntArray
 from dmliv.errors import InputError
 from dmliv.kernels.additive import AdditiveKernel, Inputs, Term
-from dmliv.kernels.evidence import JITTER, STARTS, Control, Searched, search
+from dmliv.kernels.evidence import DECISION_ROWS, JITTER, SLOPE_PRIOR, STARTS, Rows, Searched, search
 from dmliv.kernels.features import chunks
 from dmliv.progress import ProgressReporter
 
 # Pairs of this many rows settle a median distance.
 _MEDIAN_ROWS = 300
+# Directions of an error with a smaller share of its variance are left out.
+_LEAST_ERROR = 1e-4
 # Landmarks of a search beyond those that were asked for.
 _MOST_FURTHER = 80
 
@@ -107,7 +110,9 @@ class Regression:
     fold_weights : ndarray, shape (folds, m)
         The same without the rows of each fold; those of all rows if there is one fold.
     posterior : ndarray, shape (m, m)
-        Posterior covariance of the weights of whitened features (see :meth:`features`).
+        Posterior covariance of the weights of whitened features.
+    evidence : float
+        A bound on the log marginal likelihood of all rows.
     """
 
     searched: Searched
@@ -116,60 +121,55 @@ class Regression:
     weights: FloatArray
     fold_weights: FloatArray
     posterior: FloatArray
+    evidence: float
 
     @classmethod
     def fit(
         cls,
         searched: Searched,
-        inputs: Inputs,
-        target: FloatArray,
-        weight: FloatArray,
-        control: Control,
+        rows: Rows,
         fold: IntArray,
         landmarks: IntArray,
+        start_slopes: FloatArray | None = None,
     ) -> Regression:
         """Solve the regression of all rows, and without each fold.
 
         Parameters
         ----------
         searched : Searched
-        inputs : Inputs
+        rows : Rows
             n rows.
-        target, weight : ndarray, shape (n,)
-        control : Control
         fold : ndarray of int, shape (n,)
         landmarks : ndarray of int, shape (m,)
+        start_slopes : ndarray, shape (d,), optional
+            Centre of the prior of the control columns' slopes. With it they are found anew on all rows; a
+            search has seen some of them.
         """
-        points = inputs.take(landmarks)
+        points = rows.inputs.take(landmarks)
         inner = searched.kernel.matrix(points, points)
         factor = cholesky(inner + JITTER * np.mean(np.diag(inner)) * np.eye(len(inner)), lower=True)
-        left = target - control.columns @ searched.slopes
-        n_folds, m = int(fold.max()) + 1, len(landmarks)
-        size = m + sum(each.shape[1] for each in control.errors)
-        grams, moments = np.zeros((n_folds, size, size)), np.zeros((n_folds, size))
-        for part in chunks(len(inputs)):
-            own = solve_triangular(factor, searched.kernel.matrix(points, inputs.take(part)), lower=True)
-            features = np.hstack([own.T, control.take(part).features(searched.slopes)])
-            for number in np.unique(fold[part]):
-                rows = fold[part] == number
-                weighted = features[rows] * weight[part][rows][:, None]
-                grams[number] += weighted.T @ features[rows]
-                moments[number] += weighted.T @ left[part][rows]
-        gram, moment = grams.sum(axis=0), moments.sum(axis=0)
-        ridge = searched.noise * np.eye(size)
-        whole = cho_factor(gram + ridge)
-        posterior = searched.noise * cho_solve(whole, np.eye(size))[:m, :m]
+        grams, unexplained = _fold_grams(searched, factor, points, rows, fold)
+        if start_slopes is not None and len(searched.slopes):
+            searched = replace(searched, slopes=_slopes_of(grams.sum(), searched, start_slopes))
+        system = grams.sum().at(searched.slopes)
+        solver = cho_factor(system.gram + searched.noise * np.eye(len(system.gram)))
+        m = len(landmarks)
 
         def weights(solved: FloatArray) -> FloatArray:
             return np.asarray(solve_triangular(factor, solved[:m], lower=True, trans="T"))
 
-        of_all = weights(cho_solve(whole, moment))
+        of_all = weights(cho_solve(solver, system.moment))
+        n_folds = int(fold.max()) + 1
         by_fold = np.tile(of_all, (n_folds, 1))
         if n_folds > 1:
             for number in range(n_folds):
-                outside = cho_factor(gram - grams[number] + ridge)
-                by_fold[number] = weights(cho_solve(outside, moment - moments[number]))
-        return cls(searched, points, factor, of_all, by_fold, posterior)
+                outside = grams.without(number).at(searched.slopes)
+                ridge = searched.noise * np.eye(len(outside.gram))
+                by_fold[number] = weights(cho_solve(cho_factor(outside.gram + ridge), outside.moment))
+        posterior = searched.noise * cho_solve(solver, np.eye(len(system.gram)))[:m, :m]
+        evidence = -0.5 * len(rows) * np.log(searched.noise) - system.loss(searched.noise)
+        evidence -= 0.5 * unexplained / searched.noise
+        return cls(searched, points, factor, of_all, by_fold, posterior, float(evidence))
 
     def predict(self, inputs: Inputs, part: str | None = None) -> FloatArray:
         """Return f, or one part of it, of the fit to all rows, shape (n,)."""
@@ -187,33 +187,32 @@ class Regression:
             found[rows] = np.einsum("nm,nm->n", covariances, self.fold_weights[fold[rows]])
         return found
 
-    def error_features(self, inputs: Inputs, most: int) -> FloatArray:
-        """Return features F of f's error at rows, shape (n, at most ``most``): F F' is its covariance.
+    def error_features(self, inputs: Inputs, most: int, part: str | None = None) -> FloatArray:
+        """Return features F of the error of f, shape (n, at most ``most``): F F' is its covariance over rows.
 
-        Directions with little variance over the rows are left out.
+        Of a part, they are what the part makes of errors at the landmarks. Directions with little variance
+        are left out.
         """
         root = cholesky(self.posterior + 1e-12 * np.eye(len(self.posterior)), lower=True)
         pieces = [
             solve_triangular(
-                self.factor, self.searched.kernel.matrix(self.landmarks, inputs.take(rows)), lower=True
+                self.factor, self.searched.kernel.matrix(self.landmarks, inputs.take(rows), part), lower=True
             ).T
             @ root
             for rows in chunks(len(inputs))
         ]
         features = np.vstack(pieces)
         values, vectors = np.linalg.eigh(features.T @ features)
-        return np.asarray(features @ vectors[:, ::-1][:, : min(most, len(values))])
+        n_needed = int(np.sum(values > _LEAST_ERROR * values.sum()))
+        return np.asarray(features @ vectors[:, ::-1][:, : min(most, n_needed)])
 
 
 def regress(
     kernel: AdditiveKernel,
-    inputs: Inputs,
-    target: FloatArray,
-    weight: FloatArray,
+    rows: Rows,
     fold: IntArray,
     settings: ProcessSettings,
     *,
-    control: Control | None = None,
     start_slopes: FloatArray | None = None,
     searched: Searched | None = None,
     starts: Sequence[tuple[float, float]] = STARTS,
@@ -227,11 +226,11 @@ def regress(
     ----------
     kernel : AdditiveKernel
         As :func:`start_kernel` makes it.
-    inputs, target, weight, fold, control
-        As for :meth:`Regression.fit`.
+    rows : Rows
+    fold : ndarray of int, shape (n,)
     settings : ProcessSettings
     start_slopes : ndarray, shape (d,), optional
-        Of the control columns.
+        Of the control columns, as for :func:`~dmliv.kernels.evidence.search`.
     searched : Searched, optional
         Parameters to take as they are.
     starts : sequence of (float, float)
@@ -241,23 +240,102 @@ def regress(
     progress : ProgressReporter
     label : str
     """
-    settings = settings.for_rows(len(inputs))
-    control = Control.none(len(inputs)) if control is None else control
-    used = generator.permutation(np.flatnonzero(weight > 0.0))
-    rows = used[: settings.n_search_rows]
+    settings = settings.for_rows(len(rows))
+    used = generator.permutation(np.flatnonzero(rows.weight > 0.0))
     if searched is None:
-        n_landmarks = settings.n_search_landmarks + min(2 * inputs.context.shape[1], _MOST_FURTHER)
         searched = search(
             kernel,
-            inputs.take(rows),
-            target[rows],
-            weight[rows],
-            control.take(rows),
+            rows.take(used[:DECISION_ROWS]),
             np.empty(0) if start_slopes is None else start_slopes,
-            landmarks=np.arange(min(n_landmarks, len(rows))),
+            n_rows=settings.n_search_rows,
+            n_landmarks=settings.n_search_landmarks + min(2 * rows.inputs.context.shape[1], _MOST_FURTHER),
             progress=progress,
             label=label,
             starts=starts,
         )
-    landmarks = used[: settings.n_landmarks]
-    return Regression.fit(searched, inputs, target, weight, control, fold, landmarks)
+    return Regression.fit(searched, rows, fold, used[: settings.n_landmarks], start_slopes)
+
+
+@dataclass(frozen=True, eq=False)
+class _System:
+    """Normal equations of the whitened features, and the weighted square of what is to be explained."""
+
+    gram: FloatArray
+    moment: FloatArray
+    square: float
+
+    def loss(self, noise: float) -> float:
+        """Return what the equations add to minus the log marginal likelihood."""
+        root = cholesky(self.gram / noise + np.eye(len(self.gram)), lower=True)
+        half = solve_triangular(root, self.moment / noise, lower=True)
+        return float(np.log(np.diag(root)).sum() + 0.5 * self.square / noise - 0.5 * half @ half)
+
+
+@dataclass(frozen=True, eq=False)
+class _Grams:
+    """Inner products of whitened features, errors of the control columns, these columns, and the target.
+
+    Attributes
+    ----------
+    products : ndarray, shape (k, width, width)
+        By fold.
+    n_features : int
+    widths : tuple of int
+        Of the errors of each control column.
+    n_free : int
+        Number of the free errors.
+    """
+
+    products: FloatArray
+    n_features: int
+    widths: tuple[int, ...]
+    n_free: int
+
+    def sum(self) -> _Grams:
+        """Return the products of all folds."""
+        return replace(self, products=self.products.sum(axis=0, keepdims=True))
+
+    def without(self, fold: int) -> _Grams:
+        """Return the products of all folds but one."""
+        return replace(self, products=self.products.sum(axis=0, keepdims=True) - self.products[[fold]])
+
+    def at(self, slopes: FloatArray) -> _System:
+        """Return the normal equations for slopes of the control columns."""
+        (products,) = self.products
+        scales = [np.full(width, slope) for width, slope in zip(self.widths, slopes, strict=True)]
+        scale = np.concatenate([np.ones(self.n_features), *scales, np.ones(self.n_free)])
+        size = len(scale)
+        left = np.concatenate([-slopes, [1.0]])
+        gram = products[:size, :size] * scale[:, None] * scale
+        return _System(
+            gram, (products[:size, size:] @ left) * scale, float(left @ products[size:, size:] @ left)
+        )
+
+
+def _fold_grams(
+    searched: Searched, factor: FloatArray, points: Inputs, rows: Rows, fold: IntArray
+) -> tuple[_Grams, float]:
+    """Return inner products by fold, and the variance of f at the rows that landmarks leave unexplained."""
+    control, m = rows.control, len(points)
+    rest = np.column_stack([*control.errors, control.free, control.columns, rows.target])
+    products, unexplained = np.zeros((int(fold.max()) + 1, *(2 * [m + rest.shape[1]]))), 0.0
+    for part in chunks(len(rows)):
+        inputs, weight = rows.inputs.take(part), rows.weight[part]
+        own = solve_triangular(factor, searched.kernel.matrix(points, inputs), lower=True)
+        features = np.hstack([own.T, rest[part]])
+        unexplained += float(weight @ (searched.kernel.diagonal(inputs) - np.sum(own**2, axis=0)))
+        for number in np.unique(fold[part]):
+            inside = fold[part] == number
+            products[number] += (features[inside] * weight[inside][:, None]).T @ features[inside]
+    return _Grams(products, m, control.widths, control.free.shape[1]), max(0.0, unexplained)
+
+
+def _slopes_of(grams: _Grams, searched: Searched, centre: FloatArray) -> FloatArray:
+    """Return the slopes of the control columns with the highest posterior, other parameters as they are."""
+
+    def loss(slopes: FloatArray) -> float:
+        apart = (slopes - centre) / SLOPE_PRIOR
+        return grams.at(slopes).loss(searched.noise) + 0.5 * float(apart @ apart)
+
+    found = minimize(loss, searched.slopes, method="BFGS", options={"maxiter": 20, "gtol": 1e-2})
+    return np.asarray(found.x if found.fun <= loss(searched.slopes) else searched.slopes)

@@ -134,6 +134,7 @@ FORMER_CLASSES: Final = frozenset(
 FORMER_FIELDS: Final[dict[type[Any], dict[str, Any]]] = {
     kernel.KernelModel: {"choice_losses": {}},
     network.NeuralStructural: {"n_outcome_members": 0},
+    pilot.ControlFunction: {"least_strength": 5.0},
 }
 
 

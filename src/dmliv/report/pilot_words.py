@@ -97,9 +97,9 @@ def _assumption(control: object) -> str:
 
 def _too_weak(told: Mapping[str, Any]) -> str:
     return (
-        "The instrument is too weak to say anything about the effect of the action (rows times R²/(1 - R²) "
-        f"of what it adds to the context is {max(told['instrument_strength'], 0.0):.2g}, out of fold): the "
-        "pilot is the mean outcome in each context."
+        "The instrument is too weak to say anything about the effect of the action (odds that it moves "
+        f"the action at all: {_ratio(told['instrument_evidence'])}): the pilot is the mean outcome in each "
+        "context."
     )
 
 
@@ -127,7 +127,13 @@ def _odds(told: Mapping[str, object]) -> str:
     evidence = told.get("evidence_against_pilot")
     if not isinstance(evidence, Mapping) or not evidence:
         return ""
-    strongest = max(evidence.values())
-    if strongest > np.log(_MOST_ODDS):
-        return f" (odds of more than {_MOST_ODDS:,.0f} to one)"
-    return f" (odds of {float(f'{np.exp(strongest):.2g}'):,.0f} to one)"
+    return f" (odds of {_ratio(max(evidence.values()))})"
+
+
+def _ratio(evidence: float) -> str:
+    """Return the odds that belong to the logarithm of a Bayes factor, in words."""
+    if evidence > np.log(_MOST_ODDS):
+        return f"more than {_MOST_ODDS:,.0f} to one"
+    if evidence < 0.0:
+        return "below one to one"
+    return f"{float(f'{np.exp(evidence):.2g}'):,.0f} to one"

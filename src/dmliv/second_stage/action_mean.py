@@ -11,12 +11,12 @@ import numpy as np
 from dmliv.data import FloatArray, IntArray, TrainingData
 from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.laws import ActionLaw
-from dmliv.kernels.additive import AdditiveKernel, Inputs, Term
-from dmliv.kernels.evidence import STARTS, Control, Searched
+from dmliv.kernels.additive import Inputs, Term
+from dmliv.kernels.evidence import STARTS, Control, Rows, Searched
 from dmliv.kernels.process import ProcessSettings, Regression, regress, start_kernel
 from dmliv.nets.images import ImageColumns
 from dmliv.second_stage.kernel import column_blocks, kernel_encoder
-from dmliv.second_stage.pilot_model import ColumnMean, PilotColumns
+from dmliv.second_stage.pilot_model import INSTRUMENT, LEVEL, ColumnMean, PilotColumns
 
 # Context columns with a length scale of their own; the least relevant of more share one.
 _MOST_BLOCKS = 24
@@ -32,6 +32,9 @@ _MOST_SEARCHES = 3
 _INTERACTION = 0.1
 # A spread of the action that varies by this share of its mean, or more, makes ranks worth a try.
 _UNEVEN_SPREAD = 0.15
+# What an error of the mean action in a context does to the outcome beyond what the slope of the control
+# variable says, as a standard deviation: without it contexts may pass for instruments.
+_FREE_ERROR = 0.3
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +76,8 @@ class ActionMean:
         Of each action column; of each level but the first if the action is discrete.
     residual_spread : ndarray, shape (k,)
     control : Control
-    strength : float
-        Rows times R^2 / (1 - R^2) of what the instrument adds to the context; of the weakest column.
-    kernel_shares : ndarray, shape (k,)
-        Share of the regression in the mean; the rest is the action distribution's.
+    instrument_evidence : float
+        Logarithm of the Bayes factor that the instrument moves the action; of the weakest column.
     searched : tuple of k Searched
         Parameters of each column's regression.
     instrument : ndarray, shape (n, q)
@@ -89,8 +90,7 @@ class ActionMean:
     mean: FloatArray
     residual_spread: FloatArray
     control: Control
-    strength: float
-    kernel_shares: FloatArray
+    instrument_evidence: float
     searched: tuple[Searched, ...]
     instrument: FloatArray
 
@@ -99,13 +99,12 @@ class ActionMean:
         cls, part: PilotRows, image: ImageColumns | None, settings: ProcessSettings, like: ActionMean | None
     ) -> ActionMean:
         """Fit the mean of every action column; with the parameters of another fit, if one is given."""
-        data, action, fold, generator = part.data, part.action, part.fold, part.generator
+        data, action, generator = part.data, part.action, part.generator
         # Raises where pixels need trained convolutions.
         encoder = kernel_encoder(data.context, data.context_schema, image)
         context = encoder.standardised(data.context)
-        predicted = part.law.mean().cpu().double().numpy()
         discrete = data.action_spec.kind == "discrete"
-        targets, in_law = (action[:, 1:], predicted[:, 1:]) if discrete else (action, predicted)
+        targets = action[:, 1:] if discrete else action
         order, blocks = _blocks(context, column_blocks(encoder), np.column_stack([data.outcome, targets]))
         context = context[:, order]
         level = _level_terms(context, blocks)
@@ -113,21 +112,19 @@ class ActionMean:
         inputs = Inputs(context, instrument, instrument[:, _many_valued(instrument)])
         kernel = start_kernel(blocks, _action_terms(level, blocks, inputs), inputs, generator)
         mean, centre = np.empty(targets.shape), list[ColumnMean]()
-        errors, strengths, shares = [], [], []
+        errors, free, strengths = [], [], []
         found: list[Searched] = []
         used = generator.permutation(np.flatnonzero(data.weight > 0.0))[
             : settings.for_rows(len(data)).n_landmarks
         ]
         for column, target in enumerate(targets.T):
             middle, scale = float(target.mean()), max(float(target.std()), 1e-12)
-            scaled = (target - middle) / scale
+            table = Rows(inputs, (target - middle) / scale, data.weight, Control.none(len(data)))
             known = found[-1] if column >= _MOST_SEARCHES else None
             regression = regress(
                 kernel,
-                inputs,
-                scaled,
-                data.weight,
-                fold,
+                table,
+                np.zeros(len(data), dtype=np.int64),
                 settings,
                 searched=known if like is None else like.searched[column],
                 starts=STARTS[:1],
@@ -136,25 +133,17 @@ class ActionMean:
                 label="pilot: mean of the action",
             )
             found.append(regression.searched)
-            own = middle + scale * regression.out_of_fold(inputs, fold)
-            share = _stacked_share(target, own, in_law[:, column], data.weight)
-            if like is not None:
-                share = float(like.kernel_shares[column])
-            others = (1.0 - share) * in_law[:, column]
-            # The posterior's error belongs to its own mean, which has seen the row's action. Means without
-            # the fold have further errors, which would pull h towards the confounded regression.
-            mean[:, column] = share * (middle + scale * regression.predict(inputs)) + others
+            # The posterior's error belongs to the mean that has seen the row's action. Means without the fold
+            # have further errors, which would pull h towards the confounded regression.
+            mean[:, column] = middle + scale * regression.predict(inputs)
             left = target - mean[:, column]
             spread = max(float(np.sqrt(np.average(left**2, weights=data.weight))), 1e-12)
-            errors.append(regression.error_features(inputs, _ERROR_FEATURES) * (share * scale / spread))
-            shares.append(share)
-            centre.append(_in_context(regression, len(level), middle, scale))
+            unit = scale / spread
+            errors.append(unit * regression.error_features(inputs, _ERROR_FEATURES))
+            free.append(_FREE_ERROR * unit * regression.error_features(inputs, _ERROR_FEATURES, LEVEL))
+            centre.append(_in_context(regression, middle, scale))
             if like is None:
-                without = _without_instrument(regression, inputs, scaled, data.weight, fold, len(level), used)
-                alone, both = target - middle - scale * without, target - share * own - others
-                ratio = np.average(alone**2, weights=data.weight) / np.average(both**2, weights=data.weight)
-                n_effective = data.weight.sum() ** 2 / np.sum(data.weight**2)
-                strengths.append(float(n_effective * (ratio - 1.0)))
+                strengths.append(_evidence_for_instrument(regression, table, used))
         left = targets - mean
         spreads = np.maximum(np.sqrt(np.average(left**2, axis=0, weights=data.weight)), 1e-12)
         columns = PilotColumns(encoder, order, tuple(centre), np.ones(action.shape[1]), not discrete)
@@ -165,9 +154,8 @@ class ActionMean:
             level,
             mean,
             spreads,
-            Control(left / spreads, errors),
-            min(strengths) if like is None else like.strength,
-            np.array(shares),
+            Control(left / spreads, errors, np.hstack(free)),
+            min(strengths) if like is None else like.instrument_evidence,
             tuple(found),
             instrument[:, :_MOST_PRODUCTS],
         )
@@ -194,7 +182,8 @@ class ActionMean:
             return None
         scale = max(float(scores.std()), 1e-12)
         local = (self.residual_spread[0] / (spread * scale))[:, None]
-        control = Control(scores[:, None] / scale, [self.control.errors[0] * local])
+        known = self.control
+        control = Control(scores[:, None] / scale, [known.errors[0] * local], known.free * local)
         return replace(self, control=control)
 
 
@@ -233,13 +222,13 @@ def _many_valued(columns: FloatArray) -> IntArray:
 def _level_terms(context: FloatArray, blocks: Sequence[tuple[int, int]]) -> tuple[Term, ...]:
     """Return a constant, a line, a curve in each numeric column, and a function of all columns."""
     if not blocks:
-        return (Term(),)
+        return (Term(optional=False),)
     many = set(_many_valued(context).tolist())
     numeric = [number for number, (start, stop) in enumerate(blocks) if stop - start == 1 and start in many]
     # Blocks are in the order of their relevance if there are too many for all of them.
     curves = [Term(context=(number,)) for number in numeric[:_MOST_CURVES]]
     together = [Term(context=tuple(range(len(blocks))))] if len(blocks) > 1 or not curves else []
-    return (Term(), Term(linear=True), *curves, *together)
+    return (Term(optional=False), Term(linear=True, optional=False), *curves, *together)
 
 
 def _action_terms(
@@ -247,56 +236,35 @@ def _action_terms(
 ) -> tuple[Term, ...]:
     """Return terms of the action's mean: of the context, and what the instrument adds."""
     lines, curves = tuple(range(inputs.line.shape[1])), tuple(range(inputs.curve.shape[1]))
-    terms = [*level, Term(line=lines), *(Term(curve=(column,)) for column in curves)]
+    terms = [Term(line=lines, optional=False), *(Term(curve=(column,)) for column in curves)]
     if blocks:
         everything = tuple(range(len(blocks)))
         terms.append(Term(context=everything, line=lines, expected=_INTERACTION))
         terms += [Term(context=everything, curve=curves, expected=_INTERACTION)] if curves else []
     elif len(curves) > 1:
         terms.append(Term(curve=curves, expected=_INTERACTION))
-    return tuple(terms)
-
-
-def _without_instrument(
-    regression: Regression,
-    inputs: Inputs,
-    target: FloatArray,
-    weight: FloatArray,
-    fold: IntArray,
-    n_level: int,
-    landmarks: IntArray,
-) -> FloatArray:
-    """Return the mean of the action given the context alone, out of fold, with the same parameters."""
-    searched = replace(regression.searched, kernel=_level_kernel(regression, n_level))
-    control = Control.none(len(inputs))
-    return Regression.fit(searched, inputs, target, weight, control, fold, landmarks).out_of_fold(
-        inputs, fold
+    return (
+        *(replace(term, part=LEVEL) for term in level),
+        *(replace(term, part=INSTRUMENT) for term in terms),
     )
 
 
-def _stacked_share(target: FloatArray, own: FloatArray, other: FloatArray, weight: FloatArray) -> float:
-    """Return the share of ``own`` in the mean of two predictions that fits best, in [0, 1]."""
-    apart = own - other
-    size = float(np.average(apart**2, weights=weight))
-    if size <= 0.0:
-        return 1.0
-    return float(np.clip(np.average(apart * (target - other), weights=weight) / size, 0.0, 1.0))
+def _evidence_for_instrument(regression: Regression, rows: Rows, landmarks: IntArray) -> float:
+    """Return the log Bayes factor between the mean of the action and one of the context alone."""
+    searched = replace(regression.searched, kernel=regression.searched.kernel.part(LEVEL))
+    return (
+        regression.evidence
+        - Regression.fit(searched, rows, np.zeros(len(rows), dtype=np.int64), landmarks).evidence
+    )
 
 
-def _in_context(regression: Regression, n_level: int, middle: float, scale: float) -> ColumnMean:
+def _in_context(regression: Regression, middle: float, scale: float) -> ColumnMean:
     """Return the mean in a context where the instrument is at its own mean: terms of it are zero there."""
     landmarks = regression.landmarks
     nothing = np.empty((len(landmarks), 0))
     return ColumnMean(
-        _level_kernel(regression, n_level),
+        regression.searched.kernel.part(LEVEL),
         Inputs(landmarks.context, nothing, nothing),
         scale * regression.weights,
         middle,
     )
-
-
-def _level_kernel(regression: Regression, n_level: int) -> AdditiveKernel:
-    """Return the first terms of a regression's kernel, which are functions of the context alone."""
-    kernel = regression.searched.kernel
-    parameters = np.concatenate([kernel.parameters[where] for where in kernel.slices[:n_level]])
-    return AdditiveKernel(kernel.blocks, kernel.terms[:n_level], parameters)

@@ -21,7 +21,7 @@ from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.blocks import data_at, sample_rows
 from dmliv.first_stage.laws import ActionLaw, law_at
 from dmliv.kernels.additive import Inputs, Term
-from dmliv.kernels.evidence import JITTER, Control, Searched
+from dmliv.kernels.evidence import JITTER, Control, Rows, Searched
 from dmliv.kernels.features import chunks
 from dmliv.kernels.process import ProcessSettings, Regression, regress, start_kernel
 from dmliv.nets.encoding import products
@@ -35,9 +35,11 @@ from dmliv.second_stage.pilot_model import CONTROL, STRUCTURAL, PilotModel, Pilo
 # larger value leaves h less certain wherever the instrument is not strong, though in most data the slope is
 # the same everywhere.
 _SLOPE_CHANGE = 0.003
+# Amplitude of the common slope of the action: fixed and wide, so that a straight effect is hardly shrunk.
+_SLOPE, _FIXED = 1.0, 0.1
 # Amplitudes of what the mean action in a context adds to the level, in common and by context columns. They
 # are fixed and large, so that contexts in which the action is higher say nothing about its effect.
-_CENTRE, _CENTRE_BY_CONTEXT, _FIXED = 3.0, 1.0, 0.1
+_CENTRE, _CENTRE_BY_CONTEXT = 3.0, 1.0
 # Amplitude expected of slopes that bend in one context column. With more columns than so many the search has
 # too many amplitudes to find; slopes then bend in all columns together.
 _BENDING_SLOPE, _MOST_SLOPES = 0.1, 10
@@ -142,15 +144,15 @@ class ControlFunction:
     settings : ProcessSettings
     most_rows : int
         Of a larger table, the pilot is learned from a sample of so many rows.
-    least_strength : float
-        Where the instrument explains so little that rows times R^2 / (1 - R^2) is below this, out of fold,
-        the pilot is the mean outcome in a context, and h has no effect of the action.
+    least_evidence : float
+        Where the logarithm of the Bayes factor that the instrument moves the action is below this, the pilot
+        is the mean outcome in a context, and h has no effect of the action.
     image : ImageColumns, optional
         Context columns that are pixels, as fixed features; an estimator passes that of its learners.
     """
 
     settings: ProcessSettings = field(default_factory=ProcessSettings)
-    least_strength: float = 5.0
+    least_evidence: float = 3.0
     most_rows: int = LARGE_ROWS
     image: ImageColumns | None = None
 
@@ -158,10 +160,8 @@ class ControlFunction:
         """Check the numbers."""
         if not isinstance(self.most_rows, (int, np.integer)) or self.most_rows < 1:
             raise InputError(f"Expected a positive whole number for most_rows, got {self.most_rows!r}.")
-        if not isinstance(self.least_strength, (int, float, np.number)) or not self.least_strength >= 0.0:
-            raise InputError(
-                f"Expected a least_strength of at least 0, got {self.least_strength!r}; pass 5, say."
-            )
+        if not isinstance(self.least_evidence, (int, float, np.number)) or np.isnan(self.least_evidence):
+            raise InputError(f"Expected a number for least_evidence, got {self.least_evidence!r}.")
 
     def fit(
         self,
@@ -200,13 +200,13 @@ class ControlFunction:
         """Return a pilot with parameters of its own."""
         data, law = part.data, part.law
         first = ActionMean.fit(part, self.image, self.settings, None)
-        if first.strength < self.least_strength:
+        if first.instrument_evidence < self.least_evidence:
             return self._fit_level(part, first, None)
         choices = {"residual": self._fit_with(part, first, None)}
         scores = first.with_ranks(data, law)
         if scores is not None:
             choices["rank"] = self._fit_with(part, scores, None)
-        evidence = {name: each.regression.searched.evidence for name, each in choices.items()}
+        evidence = {name: each.regression.evidence for name, each in choices.items()}
         if len(choices) > 1:
             # The moments need no control variable: they may veto one that the regression prefers.
             for name, each in choices.items():
@@ -234,12 +234,9 @@ class ControlFunction:
         blocks, terms = _outcome_terms(first, d, inputs.line.shape[1])
         regression = regress(
             start_kernel(blocks, terms, inputs, rows.generator),
-            inputs,
-            data.outcome,
-            data.weight,
+            Rows(inputs, data.outcome, data.weight, first.control),
             rows.fold,
             self.settings,
-            control=first.control,
             start_slopes=_whole_slopes(inputs, data, d, k),
             searched=searched,
             generator=rows.generator,
@@ -247,8 +244,7 @@ class ControlFunction:
             label="pilot: control function",
         )
         told = {
-            "instrument_strength": first.strength,
-            "share_of_kernel_mean": first.kernel_shares.tolist(),
+            "instrument_evidence": first.instrument_evidence,
             "slopes_of_control": regression.searched.slopes.tolist(),
             "noise": regression.searched.noise,
         }
@@ -261,9 +257,7 @@ class ControlFunction:
         inputs = first.columns.inputs(data.context, rows.action, none, none)
         regression = regress(
             start_kernel(first.blocks, first.level_terms, inputs, rows.generator),
-            inputs,
-            data.outcome,
-            data.weight,
+            Rows(inputs, data.outcome, data.weight, Control.none(len(data))),
             rows.fold,
             self.settings,
             searched=searched,
@@ -271,7 +265,10 @@ class ControlFunction:
             progress=rows.runtime.progress,
             label="pilot: mean outcome",
         )
-        told: dict[str, object] = {"control_variable": "none", "instrument_strength": first.strength}
+        told: dict[str, object] = {
+            "control_variable": "none",
+            "instrument_evidence": first.instrument_evidence,
+        }
         no_levels = np.zeros(1 + len(regression.fold_weights))
         return _finished(rows, first, regression, inputs, no_levels, told)
 
@@ -295,7 +292,11 @@ def _outcome_terms(
     action, centred, centre, control, moving = (tuple(range(start, stop)) for start, stop in ends)
     blocks = first.blocks
     # Where the residual's meaning changes with the instrument, its slope does.
-    terms = [*first.level_terms, Term(line=action), Term(line=moving, part=CONTROL, expected=_SLOPE_CHANGE)]
+    terms = [
+        *first.level_terms,
+        Term(line=action, optional=False, expected=_SLOPE, spread=_FIXED),
+        Term(line=moving, part=CONTROL, expected=_SLOPE_CHANGE),
+    ]
     if blocks:
         # The mean action in the context is a variable like the others.
         width = blocks[-1][1]
@@ -310,8 +311,8 @@ def _outcome_terms(
             *(Term(context=each, line=action, expected=_BENDING_SLOPE) for each in single),
             Term(context=everything, line=action),
             Term(context=everything, line=centred),
-            Term(line=centre, expected=_CENTRE, spread=_FIXED),
-            Term(linear=True, line=centre, expected=_CENTRE_BY_CONTEXT, spread=_FIXED),
+            Term(line=centre, expected=_CENTRE, spread=_FIXED, optional=False),
+            Term(linear=True, line=centre, expected=_CENTRE_BY_CONTEXT, spread=_FIXED, optional=False),
             Term(context=everything, line=centre),
             Term(linear=True, line=control, part=CONTROL, expected=_SLOPE_CHANGE),
         ]

@@ -15,6 +15,8 @@ from dmliv.second_stage.base import StructuralModel
 from dmliv.second_stage.law_means import LawMeans
 
 STRUCTURAL, CONTROL = "structural", "control"
+# Parts of the mean of the action.
+LEVEL, INSTRUMENT = "level", "instrument"
 # Rows that meet all landmarks at once.
 _CHUNK_ROWS = 256
 # Quadrature points per action column in the mean over a distribution without a closed form.
@@ -151,10 +153,10 @@ class PilotSpace:
     def terms(self, context: FloatArray) -> Iterator[TermMatrix]:
         """Yield what contexts (n, p) and landmarks make of the terms of h, actions left out."""
         nothing = np.empty((len(context), 0))
-        pair = Pair.of(self.kernel.blocks, Inputs(context, nothing, nothing), self.landmarks)
-        for term, where in zip(self.kernel.terms, self.kernel.slices, strict=True):
-            if term.part == STRUCTURAL:
-                yield pair.term(term, self.kernel.parameters[where], context_only=True)
+        kernel = self.kernel.part(STRUCTURAL)
+        pair = Pair.of(kernel, Inputs(context, nothing, nothing), self.landmarks)
+        for term, where in kernel.located:
+            yield pair.term(term, kernel.parameters[where], context_only=True)
 
     def projected(self, context: Table, law: ActionLaw, rows: IntArray) -> FloatArray:
         """Return the mean covariances of h with the landmarks over some rows' action distributions, (n, m).

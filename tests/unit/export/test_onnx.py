@@ -172,7 +172,7 @@ class TestPilots:
 
     def test_weak_instrument(self, frame: pd.DataFrame, tmp_path: Path) -> None:
         """A pilot without the action, and a policy."""
-        pilot = replace(self.PILOT, least_strength=1e9)
+        pilot = replace(self.PILOT, least_evidence=1e9)
         estimator = fit(DMLIV(tiny("raw"), n_folds=2, pilot=pilot, random_state=0), frame)
         assert estimator.structural_model_.pilot.describe()["control_variable"] == "none"
         agree(estimator, frame, tmp_path)

@@ -79,7 +79,7 @@ class TestMatrix:
         np.testing.assert_allclose(found, kernel.matrix(others, many).T)
 
     def test_single_precision_is_close(self, kernel: AdditiveKernel, rows: Inputs, others: Inputs) -> None:
-        single, double = (Pair.of(kernel.blocks, rows, others, single=each) for each in (True, False))
+        single, double = (Pair.of(kernel, rows, others, single=each) for each in (True, False))
         for term, where in zip(kernel.terms, kernel.slices, strict=True):
             found, expected = (
                 pair.term(term, kernel.parameters[where]).values() for pair in (single, double)
@@ -112,7 +112,7 @@ class TestCurves:
 
     def test_factors_at_other_actions(self, kernel: AdditiveKernel, rows: Inputs, others: Inputs) -> None:
         """Context and curve apart, for grids of actions; and their derivatives."""
-        pair = Pair.of(kernel.blocks, rows, others)
+        pair = Pair.of(kernel, rows, others)
         for term, where in zip(kernel.terms, kernel.slices, strict=True):
             if not term.curve or term.flat:
                 continue
@@ -132,7 +132,7 @@ class TestDerivatives:
     def test_covariances(
         self, one_term: AdditiveKernel, rows: Inputs, others: Inputs, rng: np.random.Generator
     ) -> None:
-        (term,), pair = one_term.terms, Pair.of(one_term.blocks, rows, others)
+        (term,), pair = one_term.terms, Pair.of(one_term, rows, others)
         slopes = rng.standard_normal((len(rows), len(others)))
         found = pair.term(term, one_term.parameters).pull_back(slopes)
         for number in range(term.n_parameters):

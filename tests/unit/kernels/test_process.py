@@ -10,7 +10,7 @@ import pytest
 
 from dmliv.errors import InputError
 from dmliv.kernels.additive import AdditiveKernel, Inputs, Term
-from dmliv.kernels.evidence import Control, Searched
+from dmliv.kernels.evidence import SLOPE_PRIOR, Control, Rows, Searched, _Bound
 from dmliv.kernels.process import ProcessSettings, Regression, regress, start_kernel
 from dmliv.progress import SilentProgress
 
@@ -20,25 +20,19 @@ SMALL = ProcessSettings(25, 60, 15)
 
 @pytest.fixture
 def searched(kernel: AdditiveKernel) -> Searched:
-    return Searched(kernel, NOISE, SLOPES, 0.0)
+    return Searched(kernel, NOISE, SLOPES)
 
 
 @pytest.fixture
-def control(rows: Inputs, rng: np.random.Generator) -> Control:
+def table(rows: Inputs, rng: np.random.Generator) -> Rows:
     n = len(rows)
-    return Control(
-        rng.standard_normal((n, 2)), [0.5 * rng.standard_normal((n, 3)), 0.2 * rng.standard_normal((n, 1))]
+    control = Control(
+        rng.standard_normal((n, 2)),
+        [0.5 * rng.standard_normal((n, 3)), 0.2 * rng.standard_normal((n, 1))],
+        0.3 * rng.standard_normal((n, 2)),
     )
-
-
-@pytest.fixture
-def target(rows: Inputs, rng: np.random.Generator) -> np.ndarray:
-    return rows.line[:, 0] + np.sin(rows.context[:, 0]) + rng.standard_normal(len(rows))
-
-
-@pytest.fixture
-def weight(rows: Inputs, rng: np.random.Generator) -> np.ndarray:
-    return rng.uniform(0.3, 2.0, len(rows))
+    target = rows.line[:, 0] + np.sin(rows.context[:, 0]) + rng.standard_normal(n)
+    return Rows(rows, target, rng.uniform(0.3, 2.0, n), control)
 
 
 @pytest.fixture
@@ -47,119 +41,104 @@ def fold(rows: Inputs) -> np.ndarray:
 
 
 def exact(
-    searched: Searched,
-    rows: Inputs,
-    target: np.ndarray,
-    weight: np.ndarray,
-    control: Control,
-    new: Inputs,
-    part: str | None = None,
+    searched: Searched, table: Rows, new: Inputs, part: str | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and covariance of f, or of a part of it, at new rows."""
-    covariance = searched.kernel.matrix(rows, rows) + np.diag(searched.noise / weight)
-    for slope, errors in zip(searched.slopes, control.errors, strict=True):
+    covariance = searched.kernel.matrix(table.inputs, table.inputs) + np.diag(searched.noise / table.weight)
+    for slope, errors in zip(searched.slopes, table.control.errors, strict=True):
         covariance += slope**2 * errors @ errors.T
-    cross = searched.kernel.matrix(new, rows, part)
+    covariance += table.control.free @ table.control.free.T
+    cross = searched.kernel.matrix(new, table.inputs, part)
     solved = np.linalg.solve(covariance, cross.T)
-    mean = solved.T @ (target - control.columns @ searched.slopes)
+    mean = solved.T @ (table.target - table.control.columns @ searched.slopes)
     return mean, searched.kernel.matrix(new, new, part) - cross @ solved
 
 
 class TestAllRowsAsLandmarks:
     @pytest.fixture
-    def regression(
-        self,
-        searched: Searched,
-        rows: Inputs,
-        target: np.ndarray,
-        weight: np.ndarray,
-        control: Control,
-        fold: np.ndarray,
-    ) -> Regression:
-        return Regression.fit(searched, rows, target, weight, control, fold, np.arange(len(rows)))
+    def regression(self, searched: Searched, table: Rows, fold: np.ndarray) -> Regression:
+        return Regression.fit(searched, table, fold, np.arange(len(table)))
 
     @pytest.mark.parametrize("part", [None, "structural", "control"])
     def test_predictions(
-        self,
-        part: str | None,
-        regression: Regression,
-        searched: Searched,
-        rows: Inputs,
-        target: np.ndarray,
-        weight: np.ndarray,
-        control: Control,
-        others: Inputs,
+        self, part: str | None, regression: Regression, searched: Searched, table: Rows, others: Inputs
     ) -> None:
-        expected, _ = exact(searched, rows, target, weight, control, others, part)
+        expected, _ = exact(searched, table, others, part)
         np.testing.assert_allclose(regression.predict(others, part), expected, atol=1e-3)
 
     @pytest.mark.parametrize("part", [None, "structural"])
     def test_out_of_fold_is_the_fit_to_the_rows_outside(
-        self,
-        part: str | None,
-        regression: Regression,
-        searched: Searched,
-        rows: Inputs,
-        target: np.ndarray,
-        weight: np.ndarray,
-        control: Control,
-        fold: np.ndarray,
+        self, part: str | None, regression: Regression, searched: Searched, table: Rows, fold: np.ndarray
     ) -> None:
-        found = regression.out_of_fold(rows, fold, part)
+        found = regression.out_of_fold(table.inputs, fold, part)
         for number in range(3):
             inside, outside = np.flatnonzero(fold == number), np.flatnonzero(fold != number)
-            expected, _ = exact(
-                searched,
-                rows.take(outside),
-                target[outside],
-                weight[outside],
-                control.take(outside),
-                rows.take(inside),
-                part,
-            )
+            expected, _ = exact(searched, table.take(outside), table.inputs.take(inside), part)
             np.testing.assert_allclose(found[inside], expected, atol=1e-3)
-        assert np.abs(found - regression.predict(rows, part)).max() > 0.05
+        assert np.abs(found - regression.predict(table.inputs, part)).max() > 0.05
 
+    @pytest.mark.parametrize("part", [None, "structural"])
     def test_error_features_are_the_posterior_covariance(
-        self,
-        regression: Regression,
-        searched: Searched,
-        rows: Inputs,
-        target: np.ndarray,
-        weight: np.ndarray,
-        control: Control,
+        self, part: str | None, regression: Regression, searched: Searched, table: Rows
     ) -> None:
-        _, covariance = exact(searched, rows, target, weight, control, rows)
-        features = regression.error_features(rows, 100)
-        assert features.shape == (len(rows), len(rows))
-        np.testing.assert_allclose(features @ features.T, covariance, atol=1e-3)
-        few = regression.error_features(rows, 10)
-        assert few.shape == (len(rows), 10)
+        _, covariance = exact(searched, table, table.inputs)
+        if part is not None:
+            # What the part makes of the errors of all of f.
+            own = searched.kernel.matrix(table.inputs, table.inputs, part)
+            share = np.linalg.solve(searched.kernel.matrix(table.inputs, table.inputs), own.T).T
+            covariance = share @ covariance @ share.T
+        features = regression.error_features(table.inputs, 100, part)
+        assert features.shape[1] <= len(table)
+        # Small directions are left out.
+        np.testing.assert_allclose(features @ features.T, covariance, atol=2e-4 * np.trace(covariance))
+        few = regression.error_features(table.inputs, 10, part)
+        assert few.shape == (len(table), 10)
         # The directions of the largest variance are kept.
         values = np.linalg.eigvalsh(covariance)[::-1]
         assert np.sum(few**2) == pytest.approx(values[:10].sum(), rel=1e-3)
 
+    def test_evidence_is_the_bound_of_the_search(
+        self, regression: Regression, kernel: AdditiveKernel, table: Rows
+    ) -> None:
+        point = np.concatenate([kernel.parameters, [0.5 * np.log(NOISE)], SLOPES])
+        value, _ = _Bound(kernel, table, len(table)).at(point)
+        assert regression.evidence == pytest.approx(value, abs=0.05)
+
+
+class TestSlopesOfAllRows:
+    def test_have_the_highest_posterior(self, searched: Searched, table: Rows, fold: np.ndarray) -> None:
+        centre, everything = np.array([0.5, 0.0]), np.arange(len(table))
+        found = Regression.fit(searched, table, fold, everything, centre).searched.slopes
+        assert np.abs(found - SLOPES).max() > 0.02
+
+        def posterior(slopes: np.ndarray) -> float:
+            fit = Regression.fit(replace(searched, slopes=slopes), table, fold, everything)
+            return fit.evidence - 0.5 * float(np.sum(((slopes - centre) / SLOPE_PRIOR) ** 2))
+
+        for step in 0.1 * np.vstack([np.eye(2), -np.eye(2)]):
+            assert posterior(found) > posterior(found + step)
+
+    def test_are_kept_where_no_prior_is_given(
+        self, searched: Searched, table: Rows, fold: np.ndarray
+    ) -> None:
+        assert Regression.fit(searched, table, fold, np.arange(10)).searched is searched
+
 
 class TestFolds:
-    def test_one_fold_is_all_rows(
-        self, searched: Searched, rows: Inputs, target: np.ndarray, weight: np.ndarray, control: Control
-    ) -> None:
-        one = np.zeros(len(rows), dtype=np.int64)
-        regression = Regression.fit(searched, rows, target, weight, control, one, np.arange(10))
-        np.testing.assert_allclose(regression.out_of_fold(rows, one), regression.predict(rows))
+    def test_one_fold_is_all_rows(self, searched: Searched, table: Rows) -> None:
+        one = np.zeros(len(table), dtype=np.int64)
+        regression = Regression.fit(searched, table, one, np.arange(10))
+        np.testing.assert_allclose(
+            regression.out_of_fold(table.inputs, one), regression.predict(table.inputs)
+        )
 
     def test_outcomes_of_a_fold_do_not_reach_it(
-        self,
-        searched: Searched,
-        rows: Inputs,
-        target: np.ndarray,
-        weight: np.ndarray,
-        control: Control,
-        fold: np.ndarray,
+        self, searched: Searched, table: Rows, fold: np.ndarray
     ) -> None:
+        moved = replace(table, target=np.where(fold == 1, table.target + 10.0, table.target))
         found = [
-            Regression.fit(searched, rows, y, weight, control, fold, np.arange(10)).out_of_fold(rows, fold)
-            for y in (target, np.where(fold == 1, target + 10.0, target))
+            Regression.fit(searched, each, fold, np.arange(10)).out_of_fold(table.inputs, fold)
+            for each in (table, moved)
         ]
         np.testing.assert_allclose(found[0][fold == 1], found[1][fold == 1], atol=1e-9)
         assert np.abs(found[0] - found[1])[fold != 1].min() > 1e-3
@@ -167,25 +146,16 @@ class TestFolds:
 
 class TestWeights:
     def test_are_repeated_rows(
-        self,
-        searched: Searched,
-        rows: Inputs,
-        target: np.ndarray,
-        control: Control,
-        fold: np.ndarray,
-        others: Inputs,
+        self, searched: Searched, table: Rows, fold: np.ndarray, others: Inputs
     ) -> None:
-        times = np.arange(len(rows)) % 4
-        again = np.repeat(np.arange(len(rows)), times)
+        times = np.arange(len(table)) % 4
+        again = np.repeat(np.arange(len(table)), times)
         # Errors of repeated rows are the same ones, too.
         landmarks = np.flatnonzero(times)[:12]
-        weighted = Regression.fit(searched, rows, target, times.astype(float), control, fold, landmarks)
+        weighted = Regression.fit(searched, replace(table, weight=times.astype(float)), fold, landmarks)
         repeated = Regression.fit(
             searched,
-            rows.take(again),
-            target[again],
-            np.ones(len(again)),
-            control.take(again),
+            replace(table.take(again), weight=np.ones(len(again))),
             fold[again],
             np.array([np.flatnonzero(again == row)[0] for row in landmarks]),
         )
@@ -196,25 +166,21 @@ class TestWeights:
             weighted.out_of_fold(others, own), repeated.out_of_fold(others, own), atol=1e-8
         )
 
-    def test_rows_without_any_teach_nothing(
-        self, rows: Inputs, target: np.ndarray, fold: np.ndarray, others: Inputs
-    ) -> None:
-        weight = np.where(np.arange(len(rows)) % 4 == 0, 0.0, 1.0)
-        damaged = np.where(weight > 0.0, target, 1e3)
-        found = [run(rows, y, weight, fold) for y in (target, damaged)]
+    def test_rows_without_any_teach_nothing(self, table: Rows, fold: np.ndarray, others: Inputs) -> None:
+        weight = np.where(np.arange(len(table)) % 4 == 0, 0.0, 1.0)
+        damaged = np.where(weight > 0.0, table.target, 1e3)
+        found = [run(table.inputs, y, weight, fold) for y in (table.target, damaged)]
         np.testing.assert_array_equal(found[0].predict(others), found[1].predict(others))
 
 
 def run(
-    rows: Inputs, target: np.ndarray, weight: np.ndarray, fold: np.ndarray, seed: int = 0, **options: Any
+    inputs: Inputs, target: np.ndarray, weight: np.ndarray, fold: np.ndarray, seed: int = 0, **options: Any
 ) -> Regression:
     generator = np.random.default_rng(seed)
-    kernel = start_kernel(((0, 1), (1, 3)), (Term(), Term(line=(0,)), Term(context=(0, 1))), rows, generator)
+    terms = (Term(), Term(line=(0,)), Term(context=(0, 1)))
     return regress(
-        kernel,
-        rows,
-        target,
-        weight,
+        start_kernel(((0, 1), (1, 3)), terms, inputs, generator),
+        Rows(inputs, target, weight, Control.none(len(inputs))),
         fold,
         SMALL,
         generator=generator,
@@ -225,20 +191,16 @@ def run(
 
 
 class TestRegress:
-    def test_sizes_and_seeds(
-        self, rows: Inputs, target: np.ndarray, weight: np.ndarray, fold: np.ndarray, others: Inputs
-    ) -> None:
-        first, same, other = (run(rows, target, weight, fold, seed) for seed in (0, 0, 1))
+    def test_sizes_and_seeds(self, table: Rows, fold: np.ndarray, others: Inputs) -> None:
+        first, same, other = (run(table.inputs, table.target, table.weight, fold, seed) for seed in (0, 0, 1))
         # Few rows take two thirds of the landmarks that they may have.
         assert len(first.landmarks) == round(25 * 2 / 3)
         np.testing.assert_array_equal(first.predict(others), same.predict(others))
         assert np.abs(first.predict(others) - other.predict(others)).max() > 1e-9
 
-    def test_known_parameters_are_kept(
-        self, rows: Inputs, target: np.ndarray, weight: np.ndarray, fold: np.ndarray
-    ) -> None:
-        first = run(rows, target, weight, fold)
-        again = run(rows, target + 1.0, weight, fold, searched=first.searched)
+    def test_known_parameters_are_kept(self, table: Rows, fold: np.ndarray) -> None:
+        first = run(table.inputs, table.target, table.weight, fold)
+        again = run(table.inputs, table.target + 1.0, table.weight, fold, searched=first.searched)
         assert again.searched is first.searched
         assert np.abs(again.weights - first.weights).max() > 1e-6
 
@@ -250,11 +212,9 @@ class TestRegress:
         found = run(rows, truth + 0.5 * rng.standard_normal(n), np.ones(n), fold)
         assert np.mean((found.out_of_fold(rows, fold) - truth) ** 2) < 0.02
 
-    def test_no_rows_to_predict(
-        self, rows: Inputs, target: np.ndarray, weight: np.ndarray, fold: np.ndarray
-    ) -> None:
-        none = rows.take(np.empty(0, dtype=np.int64))
-        assert run(rows, target, weight, fold).predict(none).shape == (0,)
+    def test_no_rows_to_predict(self, table: Rows, fold: np.ndarray) -> None:
+        none = table.inputs.take(np.empty(0, dtype=np.int64))
+        assert run(table.inputs, table.target, table.weight, fold).predict(none).shape == (0,)
 
 
 class TestStart:

@@ -188,8 +188,10 @@ class TestCrossFitting:
         )
         found = replace(rows, data=moved).fit(like=pilot)
         before = rows.fit(like=pilot)
-        np.testing.assert_allclose(found.values[inside], before.values[inside], atol=1e-8)
-        assert np.abs(found.values - before.values)[~inside].mean() > 0.05
+        change = np.abs(found.values - before.values)
+        # But for the slope of the control variable, which is one number for all folds.
+        assert change[inside].mean() < 0.3 * change[~inside].mean()
+        assert change[~inside].mean() > 0.05
 
     @kinds
     def test_values_are_near_the_model_of_all_rows(self, kind: str) -> None:
@@ -210,7 +212,7 @@ class TestCrossFitting:
         """The same rows and parameters are the same pilot; and such a pilot can be a model in turn."""
         rows, pilot = rows_of(kind), pilot_of(kind)
         again = rows.fit(like=pilot)
-        assert again.regression.searched is pilot.regression.searched
+        assert again.regression.searched.kernel is pilot.regression.searched.kernel
         once_more = rows.fit(like=again)
         np.testing.assert_array_equal(again.values, once_more.values)
         # Other landmarks, as the search drew rows in between.
@@ -308,7 +310,7 @@ class TestStrength:
         pilot = rows.fit()
         told: Any = pilot.model.describe()
         assert told["control_variable"] == "none"
-        assert told["instrument_strength"] < 20.0
+        assert told["instrument_evidence"] < 3.0
         context = rows.data.context
         np.testing.assert_array_equal(pilot.model.gradient(context, rows.action), 0.0)
         moved = pilot.model.predict(context, rows.action + 5.0)
@@ -320,19 +322,19 @@ class TestStrength:
 
     def test_grows_with_the_instrument(self) -> None:
         told = [linear_rows(strength=each).fit().model.describe() for each in (0.3, 1.0)]
-        strengths: Any = [each["instrument_strength"] for each in told]
-        # Rows times the variance that the instrument explains, over what it leaves.
-        np.testing.assert_allclose(strengths, [400 * 0.09, 400.0], rtol=0.5)
+        found: Any = [each["instrument_evidence"] for each in told]
+        # Half the rows, times the variance that the instrument explains, over what it leaves.
+        np.testing.assert_allclose(found, [200 * 0.09, 200.0], rtol=0.5)
 
     def test_threshold(self) -> None:
         rows = linear_rows(200)
-        told = rows.fit(replace(SMALL, least_strength=1e6)).model.describe()
+        told = rows.fit(replace(SMALL, least_evidence=1e6)).model.describe()
         assert told["control_variable"] == "none"
 
-    @pytest.mark.parametrize("value", [-1.0, np.nan, "20", None])
+    @pytest.mark.parametrize("value", [np.nan, "20", None])
     def test_threshold_is_checked(self, value: Any) -> None:
-        with pytest.raises(InputError, match="least_strength of at least 0"):
-            ControlFunction(least_strength=value)
+        with pytest.raises(InputError, match="Expected a number for least_evidence"):
+            ControlFunction(least_evidence=value)
 
     def test_contexts_do_not_pass_for_instruments(self) -> None:
         """The action follows a wave over the context, which moves the outcome as well.
@@ -347,10 +349,8 @@ class TestStrength:
         mean = 0.05 * z + 2.0 * wave
         action = mean + hidden
         outcome = 4.0 * wave + hidden + 0.3 * noise
-        # So poor an estimate that the mean is the kernel's own.
-        estimated = mean + 2.0 * rng.standard_normal(n)
-        rows = gaussian_rows(outcome, action, estimated, np.ones(n), Z=z, X=x)
-        pilot = rows.fit(ControlFunction(ProcessSettings(150, 600, 60), least_strength=0.0))
+        rows = gaussian_rows(outcome, action, mean, np.ones(n), Z=z, X=x)
+        pilot = rows.fit(ControlFunction(ProcessSettings(150, 600, 60), least_evidence=-np.inf))
         assert np.abs(np.median(rows.effect(pilot))) < 0.5
 
 
