@@ -318,11 +318,12 @@ class DMLIV(TwoStageIV):
         Learners for the three roles; default :func:`dmliv.learners.neural`.
     n_folds : int
         Folds K of the cross-fitting.
-    pilot : "control-function", None or a pilot learner
+    pilot : "control-function", None, a scikit-learn regressor or a pilot learner
         What h starts from. By default a control-function regression (see
         :class:`~dmliv.second_stage.pilot.ControlFunction`), which uses all of the action's variation; DML-IV
         then learns what it leaves, as far as the instrument shows it. None fits h by the moments alone, as
-        the paper does, and so do the paper's presets.
+        the paper does, and so do the paper's presets. A regressor takes the place of the Gaussian process
+        (see :class:`~dmliv.second_stage.regressor_pilot.RegressorPilot`).
     action_kind : {"auto", "continuous", "discrete"}
         ``"auto"`` takes strings, booleans, categories and two-valued numbers as discrete.
     random_state : int, RandomState or None

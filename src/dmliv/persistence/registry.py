@@ -46,6 +46,7 @@ from dmliv.second_stage import (
     pilot_model,
     projection,
     regressor,
+    regressor_pilot,
 )
 from dmliv.second_stage import features as structural_features
 
@@ -92,6 +93,7 @@ MODULES_WITH_DATA: Final = (
     process,
     projection,
     regressor,
+    regressor_pilot,
     structural_features,
     # Intervals.
     bootstrap,

@@ -54,11 +54,7 @@ class RegressorStructural:
 
     def __post_init__(self) -> None:
         """Check the regressor and the number of draws."""
-        if not hasattr(self.regressor, "fit") or is_classifier(self.regressor):
-            raise InputError(
-                f"Expected a scikit-learn regressor for h, got {self.regressor!r}; pass an instance such as "
-                "HistGradientBoostingRegressor()."
-            )
+        check_regressor(self.regressor, "h")
         if not isinstance(self.n_draws, (int, np.integer)) or self.n_draws < 1:
             raise InputError(
                 f"Expected a positive whole number of draws, got n_draws={self.n_draws!r}; pass 1 or more."
@@ -148,6 +144,15 @@ class RegressorStructuralModel:
     def describe(self) -> dict[str, object]:
         """Return what was fitted, in plain values."""
         return dict(self.details)
+
+
+def check_regressor(regressor: Any, purpose: str) -> None:
+    """Raise an InputError unless it looks like a regressor of scikit-learn."""
+    if not hasattr(regressor, "fit") or isinstance(regressor, type) or is_classifier(regressor):
+        raise InputError(
+            f"Expected a scikit-learn regressor for {purpose}, got {regressor!r}; pass an instance such as "
+            "HistGradientBoostingRegressor()."
+        )
 
 
 def learn_encoder(data: TrainingData) -> StructuralEncoder:

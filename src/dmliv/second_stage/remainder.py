@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_regressor
 
 from dmliv.data import TrainingData
 from dmliv.errors import InputError
@@ -16,9 +16,10 @@ from dmliv.nets.images import ImageColumns
 from dmliv.second_stage.base import StreamingLearner, StructuralLearner, StructuralModel, action_vectors
 from dmliv.second_stage.pilot import ControlFunction
 from dmliv.second_stage.pilot_model import PilotedModel
+from dmliv.second_stage.regressor_pilot import RegressorPilot
 
-PilotLike = Literal["control-function"] | PilotLearner | None
-"""What an estimator's ``pilot`` may be."""
+PilotLike = Literal["control-function"] | PilotLearner | BaseEstimator | None
+"""What an estimator's ``pilot`` may be; a BaseEstimator is a regressor of scikit-learn."""
 
 
 def fit_structural(
@@ -76,17 +77,21 @@ def read_pilot(pilot: object, learners: Any) -> PilotLearner | None:
         Pixels are passed on, as fixed features, which a kernel can compare.
     """
     named = isinstance(pilot, str) and pilot == "control-function"
-    # A class, or a regressor of scikit-learn, has a fit as well, but not one of a pilot.
-    is_learner = callable(getattr(pilot, "fit", None)) and not isinstance(pilot, type | BaseEstimator)
+    # A class, a classifier or a scaler has a fit as well, but not one of a pilot.
+    is_other = isinstance(pilot, type) or (isinstance(pilot, BaseEstimator) and not is_regressor(pilot))
+    is_learner = callable(getattr(pilot, "fit", None)) and not is_other
     if pilot is not None and not named and not is_learner:
         raise InputError(
-            f"Expected pilot='control-function', None or a learner such as ControlFunction(), got {pilot!r}."
+            "Expected pilot='control-function', None, a scikit-learn regressor or a learner such as "
+            f"ControlFunction(), got {pilot!r}."
         )
     takes_pilot = learners.with_pilot and getattr(learners.structural, "takes_pilot", True)
     if pilot is None or not takes_pilot:
         return None
     learner: Any = ControlFunction() if named else pilot
-    if isinstance(learner, ControlFunction):
+    if isinstance(learner, BaseEstimator):
+        learner = RegressorPilot(learner)
+    if isinstance(learner, ControlFunction | RegressorPilot):
         image: ImageColumns | None = learners.image
         return learner if image is None else replace(learner, image=replace(image, features="gradients"))
     found: PilotLearner = learner

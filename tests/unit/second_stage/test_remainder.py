@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LinearRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 
 from dmliv import CEDMLIV, DMLIV, DeepIV, InputError, load
 from dmliv.data import Table, TrainingData, prepare
@@ -212,11 +212,14 @@ class TestIdentities:
 class TestParameter:
     @pytest.mark.parametrize(
         "pilot",
-        ["control function", "", 3, True, object(), ControlFunction, LinearRegression()],
+        ["control function", "", 3, True, object(), ControlFunction, LogisticRegression()],
         ids=lambda given: type(given).__name__,
     )
     def test_nonsense(self, pilot: Any, holding: dict[str, Any]) -> None:
-        with pytest.raises(InputError, match=r"Expected pilot='control-function', None or a learner"):
+        with pytest.raises(
+            InputError,
+            match=r"Expected pilot='control-function', None, a scikit-learn regressor or a learner",
+        ):
             piloted(pilot=pilot).fit(**holding)
 
     def test_none(self, holding: dict[str, Any]) -> None:
