@@ -1,4 +1,4 @@
-"""Figures of a grid: box plots with one panel per cell, or error against rows with fitted rates."""
+"""Figures of a grid: boxes with one panel per cell, a table in colours, or error against rows with rates."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+from numpy.typing import NDArray
 
 from dmliv.benchmark.summary import Contents, Statistics, cell_label, statistics
 from dmliv.benchmark.tables import rate_cells
@@ -30,6 +31,9 @@ _ROW_INCHES: Final = 0.26
 _BOX_HEIGHT: Final = 0.6
 # Fewer values are drawn one by one: a box would pretend to know their quartiles.
 _FEWEST_FOR_BOX: Final = 5
+_HEAT_ROW_INCHES: Final = 0.2
+# Medians within this share of the best are as good.
+_CLOSE: Final = 0.1
 _LINES: Final = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 # Ticks within a power of ten, by how many times the lowest value the highest must exceed.
 _TICKS: Final = (
@@ -43,9 +47,8 @@ _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4
 
 def draw(contents: Contents, metric: Metric) -> Figure:
     """Draw a metric of a grid as the grid says."""
-    if contents.grid.chart == "lines":
-        return draw_lines(contents, metric)
-    return draw_boxes(contents, metric)
+    styles = {"boxes": draw_boxes, "lines": draw_lines, "heat": draw_heat}
+    return styles[contents.grid.chart](contents, metric)
 
 
 def draw_boxes(contents: Contents, metric: Metric) -> Figure:
@@ -111,6 +114,67 @@ def draw_lines(contents: Contents, metric: Metric) -> Figure:
         _log_axis(axis, "y")
         figure.legend(loc="outside right upper")
     return figure
+
+
+def draw_heat(contents: Contents, metric: Metric) -> Figure:
+    """Draw a table of medians, one line per cell: the darker, the further from the best of its line.
+
+    Colours of errors are logarithms of their ratio to the lowest; of rewards, shares of the way from the
+    highest to the lowest. The best and what is within a tenth of it are bold.
+    """
+    rows = [row for row in statistics(contents, metric) if row.n]
+    cells = list(dict.fromkeys(row.group.cell for row in rows))
+    methods = [m for m in contents.grid.methods if any(row.group.method is m for row in rows)]
+    medians = np.full((len(cells), len(methods)), np.nan)
+    for row in rows:
+        medians[cells.index(row.group.cell), methods.index(row.group.method)] = row.median
+    distance, close = _distance_to_best(medians, metric)
+    with house_style():
+        height = 1.8 + _HEAT_ROW_INCHES * len(cells)
+        figure = Figure(figsize=(WIDTH_INCHES, height), layout=ConstrainedLayoutEngine())
+        axis = figure.subplots()
+        axis.imshow(distance, cmap="Blues", vmin=0.0, vmax=1.4, aspect="auto")
+        for (line, column), value in np.ndenumerate(medians):
+            if np.isfinite(value):
+                axis.text(
+                    column,
+                    line,
+                    f"{value:.3g}",
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color="white" if distance[line, column] > 0.8 else TRUTH_COLOUR,
+                    fontweight="bold" if close[line, column] else "normal",
+                )
+        axis.set_yticks(range(len(cells)), [cell_label(contents.grid, cell) for cell in cells], fontsize=8)
+        axis.set_xticks(range(len(methods)), [_in_lines(method.label) for method in methods], fontsize=8)
+        axis.xaxis.tick_top()
+        axis.tick_params(length=0)
+        axis.grid(visible=False)
+        figure.suptitle(_title(contents, metric), x=0.01, ha="left")
+        figure.supxlabel(
+            "medians; bold: best of its line, or within a tenth; the darker, the further from it",
+            x=0.01,
+            ha="left",
+            color=QUIET_TEXT,
+            fontsize=9,
+        )
+    return figure
+
+
+def _distance_to_best(medians: FloatArray, metric: Metric) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Return how far medians (cells, methods) are from the best of their line, and which are close to it."""
+    if metric.better == "higher":
+        best, worst = np.nanmax(medians, axis=1, keepdims=True), np.nanmin(medians, axis=1, keepdims=True)
+        distance = (best - medians) / np.maximum(best - worst, 1e-12)
+        return distance, distance <= _CLOSE
+    sizes = np.maximum(np.abs(medians), 1e-12)
+    ratio = sizes / np.nanmin(sizes, axis=1, keepdims=True)
+    return np.log10(ratio), ratio <= 1.0 + _CLOSE
+
+
+def _in_lines(label: str) -> str:
+    return label.replace(", ", ",\n").replace(" before ", "\nbefore ").replace(" and ", "\nand ")
 
 
 def _draw_panel(axis: Axes, rows: Sequence[Statistics], metric: Metric, places: dict[str, int]) -> None:

@@ -57,6 +57,7 @@ def ordinary() -> Grid:
             f"{_names(ORDINARY_REPORTED_ONLY)} chose nothing. The idea of a pilot, though no setting of it, "
             f"was tried out on all six problems at full strength, with other seeds. {_EARLIER} {_REGRESSION}"
         ),
+        chart="heat",
     )
 
 

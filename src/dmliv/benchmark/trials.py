@@ -159,8 +159,9 @@ class Grid:
     seeds : tuple of int
     metrics : tuple of Metric
         One table and one figure each.
-    chart : {"boxes", "lines"}
-        Box plots with one panel per cell, or lines of the error against the rows with a fitted rate.
+    chart : {"boxes", "lines", "heat"}
+        Box plots with one panel per cell, lines of the error against the rows with a fitted rate, or a table
+        of medians in colours, for many cells.
     remark : str
         What a reader of the tables has to know.
     timed_against : str or None
@@ -175,7 +176,7 @@ class Grid:
     methods: tuple[Method, ...]
     seeds: tuple[int, ...]
     metrics: tuple[Metric, ...]
-    chart: Literal["boxes", "lines"] = "boxes"
+    chart: Literal["boxes", "lines", "heat"] = "boxes"
     remark: str = ""
     timed_against: str | None = None
     before_pilot: bool = False
