@@ -102,9 +102,14 @@ def _same_slopes(grams: Any, searched: Any, centre: FloatArray) -> FloatArray:
     return found
 
 
+def _all_terms(bound: Any, point: FloatArray) -> list[int]:
+    del point
+    return list(range(len(bound._kernel.terms)))
+
+
 #: Names to replace, by the part that goes with them: (module or class, name, value).
 PARTS: Final[dict[str, tuple[tuple[Any, str, Any], ...]]] = {
-    "terms stay that the data do not ask for": ((evidence, "_LEAST_GAIN", -np.inf),),
+    "terms stay that the data do not ask for": ((evidence._Bound, "needed", _all_terms),),
     "slopes of the control variable from the search": ((process, "_slopes_of", _same_slopes),),
     "mean of the action taken for exact": ((action_mean, "_ERROR_FEATURES", 0),),
     "no free error of the mean action in a context": ((action_mean, "_FREE_ERROR", 0.0),),

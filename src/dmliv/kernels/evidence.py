@@ -41,8 +41,8 @@ STARTS = ((2.0, 0.5), (0.5, 0.5), (2.0, 1.0))
 _FIRST_STEPS = 12
 _MOST_STEPS = 20
 _LAST_STEPS = 12
-# Terms may go as long as the bound stays so close to its highest value.
-_LEAST_GAIN = 1.0
+# Terms with a smaller expected amplitude are the first to go, unless the bound falls by more than this.
+_HARDLY_EXPECTED, _LEAST_GAIN = 0.01, 1.0
 # Rows that decide which terms are needed, at most.
 DECISION_ROWS = 5000
 # Which summit is the highest shows on this share of the rows, but never on fewer rows than so many.
@@ -277,10 +277,9 @@ class _Bound:
         self._to_rows = Pair.of(kernel, points, rows.inputs, single=True)
 
     def needed(self, point: FloatArray) -> list[int]:
-        """Return the terms that are left when those go whose absence costs next to nothing.
+        """Return the terms that are left when those go without which the bound is no lower.
 
-        Terms go one by one, those that are worth least first, as long as the bound stays close to the highest
-        value seen. Parameters are not found anew in between.
+        Terms go one by one, those that are worth least first. Parameters are not found anew in between.
         """
         parameters, noise, slopes = self._split(point)
         located = self._kernel.located
@@ -299,13 +298,15 @@ class _Bound:
             for k, (term, _) in enumerate(located)
             if term.optional and len(kept) > 1
         }
-        for k in sorted(losses, key=lambda each: losses[each]):
+        # Those that are hardly expected first: others that can stand for them are still there.
+        hardly = {k: located[k][0].expected < _HARDLY_EXPECTED for k in losses}
+        for k in sorted(losses, key=lambda each: (not hardly[each], losses[each])):
             rest = [other for other in kept if other != k]
             if not rest:
                 break
             found = value(rest)
-            if found > highest - _LEAST_GAIN:
-                kept, highest = rest, max(highest, found)
+            if found >= highest - (_LEAST_GAIN if hardly[k] else 0.0):
+                kept, highest = rest, found
         return kept
 
     def _split(self, point: FloatArray) -> tuple[FloatArray, float, FloatArray]:

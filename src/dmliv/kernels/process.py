@@ -51,7 +51,7 @@ class ProcessSettings:
 
         return ProcessSettings(
             between(2 / 3, self.n_landmarks, 0.1),
-            between(1 / 2, self.n_search_rows, 0.2),
+            between(1 / 2, self.n_search_rows, 0.5),
             between(2 / 3, self.n_search_landmarks, 0.02),
         )
 

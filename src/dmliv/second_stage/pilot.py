@@ -33,8 +33,9 @@ from dmliv.second_stage.pilot_model import CONTROL, STRUCTURAL, PilotModel, Pilo
 
 # Changes of the control variable's slope with context and instrument that are expected: none to speak of. A
 # larger value leaves h less certain wherever the instrument is not strong, though in most data the slope is
-# the same everywhere.
-_SLOPE_CHANGE = 0.003
+# the same everywhere. Between contexts the evidence has to be strong: where the instrument is weak, level and
+# slopes of h can look like it.
+_SLOPE_CHANGE, _SLOPE_CHANGE_SPREAD = 0.003, 0.5
 # Amplitude of the common slope of the action: fixed and wide, so that a straight effect is hardly shrunk.
 _SLOPE, _FIXED = 1.0, 0.1
 # Amplitudes of what the mean action in a context adds to the level, in common and by context columns. They
@@ -314,7 +315,9 @@ def _outcome_terms(
             Term(line=centre, expected=_CENTRE, spread=_FIXED, optional=False),
             Term(linear=True, line=centre, expected=_CENTRE_BY_CONTEXT, spread=_FIXED, optional=False),
             Term(context=everything, line=centre),
-            Term(linear=True, line=control, part=CONTROL, expected=_SLOPE_CHANGE),
+            Term(
+                linear=True, line=control, part=CONTROL, expected=_SLOPE_CHANGE, spread=_SLOPE_CHANGE_SPREAD
+            ),
         ]
     if bends:
         terms += [Term(curve=(column,)) for column in action]
