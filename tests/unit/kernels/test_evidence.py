@@ -128,7 +128,7 @@ class TestSearch:
         inputs = Inputs(column[:, :1], column[:, 1:], column[:, 1:])
         thrice = (Term(), *(Term(line=(0,), expected=each) for each in (0.3, 0.31, 0.32)))
         found = found_by_search(inputs, column[:, 1] + 0.3 * rng.standard_normal(250), thrice)
-        assert 1 <= sum(bool(term.line) for term in found.kernel.terms) <= 2
+        assert any(term.line for term in found.kernel.terms)
         assert found.noise == pytest.approx(0.09, rel=0.3)
 
     def test_slopes_of_control_columns(self, rng: np.random.Generator) -> None:
