@@ -126,11 +126,14 @@ class Searched:
         Variance of the noise.
     slopes : ndarray, shape (d,)
         Of the control columns.
+    candidates : AdditiveKernel
+        All terms that were tried, with what was found before some of them went.
     """
 
     kernel: AdditiveKernel
     noise: float
     slopes: FloatArray
+    candidates: AdditiveKernel
 
 
 def search(
@@ -178,6 +181,7 @@ def search(
         best = min(tried, key=lambda each: float(each.fun))
         found = ascent.climb(best.x, _Bound(kernel, rows.first(n_rows), n_landmarks), _MOST_STEPS, advance)
         needed = _Bound(kernel, rows.first(DECISION_ROWS), n_landmarks).needed(found.x)
+        candidates = kernel.with_parameters(found.x[: len(kernel.parameters)])
         if len(needed) < len(kernel.terms):
             kept = np.concatenate([np.arange(kernel.slices[k].start, kernel.slices[k].stop) for k in needed])
             others = np.arange(len(kernel.parameters), len(found.x))
@@ -187,7 +191,7 @@ def search(
             found = ascent.climb(start, bound, _LAST_STEPS, advance)
     point, n = np.asarray(found.x), len(ascent.kernel.parameters)
     noise = float(np.exp(2.0 * point[n]))
-    return Searched(ascent.kernel.with_parameters(point[:n]), noise, point[n + 1 :])
+    return Searched(ascent.kernel.with_parameters(point[:n]), noise, point[n + 1 :], candidates)
 
 
 class _Ascent:

@@ -111,7 +111,9 @@ class Pilot:
         left = root * (data.outcome[rows] - self.values[chosen])
         noise = max(float(left @ left) / len(rows), np.finfo(np.float64).eps)
         found = {}
-        for name, space in self.model.space.action_parts().items():
+        # Terms that the pilot does without are among what it may leave.
+        candidates = replace(self.model.space, kernel=self.regression.searched.candidates)
+        for name, space in candidates.action_parts().items():
             inner = space.kernel.matrix(space.landmarks, space.landmarks, STRUCTURAL)
             factor = cholesky(inner + JITTER * np.mean(np.diag(inner)) * np.eye(len(inner)), lower=True)
             projected = space.projected(context, law, rows)
@@ -134,10 +136,10 @@ class ControlFunction:
     confounding differs between contexts, or the residual means something else at another instrument, its
     slope may follow.
 
-    The mean of the action given context and instrument is a regression of its own, averaged with that of the
-    action distribution in the proportions that fit held-out rows best. The error it was estimated with is a
-    part of the second regression's model, so that it does not pull h towards the confounded regression.
-    Amplitudes and length scales have the highest marginal likelihood; h and lambda follow in closed form, for
+    The mean of the action given context and instrument is a regression of its own. The error it was estimated
+    with is a part of the second regression's model, so that it does not pull h towards the confounded
+    regression. Amplitudes and length scales have the highest marginal likelihood, and terms without which it
+    is no lower are left out; h and lambda follow in closed form, for
     each row without its fold.
 
     Parameters

@@ -20,7 +20,7 @@ SMALL = ProcessSettings(25, 60, 15)
 
 @pytest.fixture
 def searched(kernel: AdditiveKernel) -> Searched:
-    return Searched(kernel, NOISE, SLOPES)
+    return Searched(kernel, NOISE, SLOPES, kernel)
 
 
 @pytest.fixture
