@@ -169,11 +169,9 @@ def search(
         Length scales to start from, in median distances, and shares of ``start_slopes``. The likelihood has
         several summits: a smooth function with noise, a rough one without, slopes of either sign.
     """
-    n_rows = min(n_rows, len(rows.target))
-    n_landmarks, n_scouts = (
-        min(n_landmarks, n_rows),
-        min(max(int(_SCOUT_SHARE * n_rows), _FEWEST_SCOUTS), n_rows),
-    )
+    n_rows = min(n_rows, len(rows))
+    n_landmarks = min(n_landmarks, n_rows)
+    n_scouts = min(max(int(_SCOUT_SHARE * n_rows), _FEWEST_SCOUTS), n_rows)
     ascent = _Ascent(kernel, start_slopes)
     with progress.stage(label, len(starts) * _FIRST_STEPS + _MOST_STEPS + _LAST_STEPS) as advance:
         scouts = _Bound(kernel, rows.first(n_scouts), max(min(n_landmarks, n_scouts) // 2, 1))
@@ -189,6 +187,9 @@ def search(
             start = found.x[np.concatenate([kept, others])]
             bound = _Bound(ascent.kernel, rows.first(n_rows), n_landmarks)
             found = ascent.climb(start, bound, _LAST_STEPS, advance)
+        else:
+            for _ in range(_LAST_STEPS):
+                advance()
     point, n = np.asarray(found.x), len(ascent.kernel.parameters)
     noise = float(np.exp(2.0 * point[n]))
     return Searched(ascent.kernel.with_parameters(point[:n]), noise, point[n + 1 :], candidates)
