@@ -78,7 +78,7 @@ class TestFolds:
     def test_values_come_from_other_folds(self) -> None:
         """A regressor that repeats what it has seen would give the outcomes themselves back."""
         given = roles()
-        deep = HistGradientBoostingRegressor(max_iter=300, min_samples_leaf=1, max_leaf_nodes=200)
+        deep = HistGradientBoostingRegressor(max_iter=60, min_samples_leaf=1, max_leaf_nodes=100)
         pilot, data = fitted(deep, given, n_rounds=1), prepare(**given)
         whole = pilot.model.predict(data.context, data.action)
         assert np.corrcoef(whole, data.outcome)[0, 1] > np.corrcoef(pilot.values, data.outcome)[0, 1] + 0.05
