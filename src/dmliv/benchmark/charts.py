@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import Final
 
 import numpy as np
@@ -28,6 +29,7 @@ from dmliv.style import (
 
 _MOST_COLUMNS: Final = 3
 _ROW_INCHES: Final = 0.26
+_LONGEST_LINE: Final = 26
 _BOX_HEIGHT: Final = 0.6
 # Fewer values are drawn one by one: a box would pretend to know their quartiles.
 _FEWEST_FOR_BOX: Final = 5
@@ -66,7 +68,9 @@ def draw_boxes(contents: Contents, metric: Metric) -> Figure:
         for axis, cell in zip(axes, cells, strict=True):
             inside = [row for row in rows if row.group.cell == cell]
             _draw_panel(axis, inside, metric, places)
-            axis.set(title=cell_label(contents.grid, cell), xlabel=metric.label)
+            # Long titles would run into each other.
+            title = "\n".join(wrap(cell_label(contents.grid, cell), _LONGEST_LINE))
+            axis.set(title=title, xlabel=metric.label)
             axis.set_yticks(range(len(methods)), [method.label for method in methods])
             axis.set_ylim(len(methods) - 0.4, -0.6)
             axis.grid(axis="y", visible=False)
