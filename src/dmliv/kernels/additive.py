@@ -10,14 +10,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from dmliv.data import FloatArray, IntArray
 
-# Kernel values held at once while a matrix is made term by term.
-CHUNK_ROWS = 1024
+# Covariances that are made at once: the factors of so many stay in the processor's cache.
+CHUNK_SIZE = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +124,16 @@ class AdditiveKernel:
         """The terms, each with its parameters' place."""
         return list(zip(self.terms, self.slices, strict=True))
 
+    @property
+    def straight(self) -> list[tuple[Term, slice]]:
+        """The terms that are nothing but products of columns, each with its parameters' place."""
+        return [(term, where) for term, where in self.located if not (term.context or term.curve)]
+
+    @property
+    def bent(self) -> list[tuple[Term, slice]]:
+        """All other terms, each with its parameters' place."""
+        return [(term, where) for term, where in self.located if term.context or term.curve]
+
     def with_parameters(self, parameters: FloatArray) -> AdditiveKernel:
         """Return the same terms with other parameters."""
         return replace(self, parameters=np.asarray(parameters, dtype=np.float64))
@@ -141,13 +152,10 @@ class AdditiveKernel:
         """Return the covariances of rows (n) and rows (m), shape (n, m), of one part or of all."""
         kernel = self if part is None else self.part(part)
         found = np.empty((len(left), len(right)))
-        for start in range(0, len(left), CHUNK_ROWS):
-            rows = slice(start, start + CHUNK_ROWS)
-            pair = Pair.of(kernel, left.take(rows), right)
-            found[rows] = sum(
-                (pair.term(term, kernel.parameters[where]).values() for term, where in kernel.located),
-                np.zeros((len(pair.left), len(right))),
-            )
+        step = max(1, CHUNK_SIZE // max(1, len(right)))
+        for start in range(0, len(left), step):
+            rows = slice(start, start + step)
+            found[rows] = Pair.of(kernel, left.take(rows), right).covariance(kernel.parameters).values
         return found
 
     def diagonal(self, rows: Inputs) -> FloatArray:
@@ -180,177 +188,285 @@ def variance(term: Term, parameters: FloatArray, rows: Inputs) -> tuple[FloatArr
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """What terms with any parameters need of two sets of rows: distances and inner products.
+    """Two sets of rows that a kernel compares.
 
     Attributes
     ----------
+    kernel : AdditiveKernel
+        Its parameters are not looked at.
     left, right : Inputs
-    blocks, columns : tuple of int
-        Blocks of the context and columns of the curves that the terms look at.
-    distances : ndarray, shape (blocks, n * m)
-        Squared distances by block.
-    curve_distances : ndarray, shape (columns, n * m)
     """
 
+    kernel: AdditiveKernel
     left: Inputs
     right: Inputs
-    blocks: tuple[int, ...]
-    columns: tuple[int, ...]
-    distances: FloatArray
-    curve_distances: FloatArray
 
     @classmethod
     def of(cls, kernel: AdditiveKernel, left: Inputs, right: Inputs, *, single: bool = False) -> Pair:
         """Compare all rows of ``left`` with all of ``right``, in single precision if so wished."""
-        if single:
-            left, right = left.single(), right.single()
-        blocks = tuple(sorted({block for term in kernel.terms for block in term.context}))
-        bending = {column for term in kernel.terms for column in term.curve}
-        columns = tuple(sorted(column for column in bending if column < left.curve.shape[1]))
-        ends = [kernel.blocks[block] for block in blocks]
-        context = [squared_distances(left.context[:, a:b], right.context[:, a:b]) for a, b in ends]
-        curve = [squared_distances(left.curve[:, [k]], right.curve[:, [k]]) for k in columns]
-        size = len(left) * len(right)
-        dtype = left.context.dtype
-        found = [np.array(each, dtype=dtype).reshape(len(each), size) for each in (context, curve)]
-        return cls(left, right, blocks, columns, *found)
+        return cls(kernel, left.single(), right.single()) if single else cls(kernel, left, right)
 
-    def context_distances(self, term: Term) -> FloatArray:
-        """Return the squared distances of a term's blocks."""
-        return _picked(self.distances, [self.blocks.index(block) for block in term.context])
+    @cached_property
+    def products(self) -> tuple[FloatArray, FloatArray, IntArray]:
+        """Terms that are nothing but products of columns, which have low rank.
 
-    def bending_distances(self, term: Term) -> FloatArray:
-        """Return the squared distances of a term's curve columns."""
-        return _picked(self.curve_distances, [self.columns.index(column) for column in term.curve])
+        The columns, shapes (n, r) and (m, r), and the position of the amplitude that each of them has among
+        the kernel's parameters, shape (r,).
+        """
+        straight = self.kernel.straight
+        left, right = (
+            np.hstack([rows.context[:, :0], *(_products(term, rows) for term, _ in straight)])
+            for rows in (self.left, self.right)
+        )
+        widths = [_products(term, self.right.take(slice(0))).shape[1] for term, _ in straight]
+        return left, right, np.repeat([where.start for _, where in straight], widths).astype(np.int64)
+
+    def covariance(self, parameters: FloatArray) -> Covariance:
+        """Return the covariances for some parameters of the kernel, with all that derivatives need."""
+        left, right, owners = self.products
+        levels = np.exp(2.0 * parameters[owners]).astype(left.dtype)
+        values = (left * levels) @ right.T
+        bent = [(self.term(term, parameters[where]), where) for term, where in self.kernel.bent]
+        for each, _ in bent:
+            values += each.values
+        return Covariance(self, values, levels, bent)
 
     def term(self, term: Term, parameters: FloatArray, *, context_only: bool = False) -> TermMatrix:
-        """Return one term of these rows; or no more of it than :meth:`TermMatrix.without_columns` needs."""
-        shape, own = (len(self.left), len(self.right)), list(term.context)
-        parameters = parameters.astype(self.distances.dtype)
-        amplitude = np.full(shape if not context_only else (0, 0), np.exp(2.0 * parameters[0]))
-        if term.linear and not context_only:
-            amplitude *= self.left.context @ self.right.context.T
+        """Return one term of these rows; or no more of it than the factors of amplitude and context."""
+        parameters = parameters.astype(self.left.context.dtype)
+        n_context, rest = len(term.context), self._inner_products(term, context_only=context_only)
+        level, scales = 2.0 * parameters[0], np.exp(-parameters[1:])
+        matern: _Matern | None = None
+        if n_context:
+            ends = [self.kernel.blocks[block] for block in term.context]
+            owners = np.repeat(np.arange(n_context), [stop - start for start, stop in ends])
+            columns = np.concatenate([np.arange(start, stop) for start, stop in ends])
+            scale = np.sqrt(3.0, dtype=scales.dtype) * scales[owners]
+            left, right = self.left.context[:, columns] * scale, self.right.context[:, columns] * scale
+            matern = _Matern.of(left, right, owners, level, rest)
+        curve: _Curve | None = None
+        if term.curve and not context_only:
+            columns, scale = np.array(term.curve), scales[n_context:]
+            left, right = self.left.curve[:, columns] * scale, self.right.curve[:, columns] * scale
+            curve = _Curve.of(left, right, 0.0 if n_context else float(level), flat=term.flat)
+        if matern is not None:
+            values = matern.values if curve is None else matern.values * curve.values
+        elif curve is not None:
+            values = curve.values if rest is None else rest * curve.values
+        else:
+            shape = (len(self.left), len(self.right))
+            values = np.full(shape, np.exp(level)) if rest is None else np.exp(level) * rest
+        return TermMatrix(self, term, scales, values, rest, matern, curve)
+
+    def _inner_products(self, term: Term, *, context_only: bool) -> FloatArray | None:
+        """Return what a term is linear in, multiplied; None where there is nothing of the kind."""
+        found: FloatArray | None = None
+        if term.linear:
+            found = self.left.context @ self.right.context.T
         if term.line and not context_only:
             columns = list(term.line)
-            amplitude *= self.left.line[:, columns] @ self.right.line[:, columns].T
-        weights = np.exp(-2.0 * parameters[1:])
-        context: tuple[FloatArray, FloatArray] | None = None
-        if own:
-            distance = np.sqrt((3.0 * weights[: len(own)]) @ self.context_distances(term)).reshape(shape)
-            decay = np.exp(-distance)
-            context = ((1.0 + distance) * decay, decay)
-        curve: tuple[FloatArray, FloatArray, FloatArray] | None = None
-        if term.curve and not context_only:
-            columns, scales = list(term.curve), weights[len(own) :]
-            bell = np.exp(-0.5 * (scales @ self.bending_distances(term)).reshape(shape))
-            left = np.exp(-0.5 * (self.left.curve[:, columns] ** 2 @ scales))
-            right = np.exp(-0.5 * (self.right.curve[:, columns] ** 2 @ scales))
-            curve = (bell, left, right)
-        return TermMatrix(self, term, weights, float(np.exp(2.0 * parameters[0])), amplitude, context, curve)
+            lines = self.left.line[:, columns] @ self.right.line[:, columns].T
+            found = lines if found is None else found * lines
+        return found
+
+
+def _products(term: Term, rows: Inputs) -> FloatArray:
+    """Return the columns whose inner products are a term without bends, amplitude left out, shape (n, r)."""
+    found = np.ones((len(rows), 1), dtype=rows.context.dtype)
+    if term.linear:
+        found = rows.context
+    if term.line:
+        lines = rows.line[:, list(term.line)]
+        width = found.shape[1] * lines.shape[1]
+        found = (found[:, :, None] * lines[:, None, :]).reshape(len(rows), width)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Covariance:
+    """Covariances of two sets of rows for some parameters.
+
+    Attributes
+    ----------
+    pair : Pair
+    values : ndarray, shape (n, m)
+    levels : ndarray, shape (r,)
+        Squared amplitude of each of the pair's products.
+    bent : list of (TermMatrix, slice)
+        All other terms, each with its parameters' place.
+    """
+
+    pair: Pair
+    values: FloatArray
+    levels: FloatArray
+    bent: list[tuple[TermMatrix, slice]]
+
+    def pull_back(self, slopes: FloatArray) -> FloatArray:
+        """Return derivatives in the parameters of an objective with derivatives ``slopes`` (n, m)."""
+        n_parameters = sum(term.n_parameters for term in self.pair.kernel.terms)
+        left, right, owners = self.pair.products
+        slopes = slopes.astype(self.values.dtype, copy=False)
+        by_column = 2.0 * self.levels * np.sum(left * (slopes @ right), axis=0)
+        found = np.bincount(owners, by_column, minlength=n_parameters)
+        for each, where in self.bent:
+            found[where] = each.pull_back(slopes)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Matern:
+    """A Matern 3/2 kernel between two sets of rows, times amplitude and other factors.
+
+    Attributes
+    ----------
+    left, right : ndarray, shapes (n, k) and (m, k)
+        Columns in length scales, times the root of three.
+    owners : ndarray of int, shape (k,)
+        Which block each column belongs to.
+    values, decay : ndarray, shape (n, m)
+        (1 + d) exp(-d) and exp(-d), both with all factors.
+    """
+
+    left: FloatArray
+    right: FloatArray
+    owners: IntArray
+    values: FloatArray
+    decay: FloatArray
+
+    @classmethod
+    def of(
+        cls, left: FloatArray, right: FloatArray, owners: IntArray, level: float, rest: FloatArray | None
+    ) -> _Matern:
+        """Return the kernel times exp(level) and times ``rest``."""
+        if left.shape[1] == 1:
+            values = left - right.T
+            np.abs(values, out=values)
+        else:
+            values = squared_distances(left, right)
+            np.sqrt(values, out=values)
+        decay = level - values
+        np.exp(decay, out=decay)
+        if rest is not None:
+            decay *= rest
+        values += 1.0
+        values *= decay
+        return cls(left, right, owners, values, decay)
+
+    def pull_back(self, slopes: FloatArray) -> FloatArray:
+        """Return derivatives in the blocks' log length scales; ``slopes`` (n, m) are those in the values."""
+        by_column = _sums_of_squares(slopes * self.decay, self.left, self.right)
+        return np.bincount(self.owners, by_column)
+
+
+@dataclass(frozen=True, eq=False)
+class _Curve:
+    """A Gaussian kernel of functions that are zero at zero, times an amplitude.
+
+    Attributes
+    ----------
+    left, right : ndarray, shapes (n, k) and (m, k)
+        Columns in length scales.
+    bell : ndarray, shape (n, m)
+        The Gaussian kernel as it is.
+    at_zero : tuple of ndarray, shapes (n, 1) and (m, 1), or (n, 1 + k) and (m, 1 + k)
+        What is taken from it has low rank: values at zero, and slopes there if the functions are flat.
+    values : ndarray, shape (n, m)
+    """
+
+    left: FloatArray
+    right: FloatArray
+    bell: FloatArray
+    at_zero: tuple[FloatArray, FloatArray]
+    values: FloatArray
+
+    @classmethod
+    def of(cls, left: FloatArray, right: FloatArray, level: float, *, flat: bool) -> _Curve:
+        """Return the kernel times exp(level)."""
+        bell = squared_distances(left, right)
+        bell *= -0.5
+        bell += left.dtype.type(level)
+        np.exp(bell, out=bell)
+        ours = np.exp(level - 0.5 * np.sum(left**2, axis=1, keepdims=True))
+        others = np.exp(-0.5 * np.sum(right**2, axis=1, keepdims=True))
+        at_zero = (ours, others)
+        if flat:
+            at_zero = (np.hstack([ours, ours * left]), np.hstack([others, others * right]))
+        return cls(left, right, bell, at_zero, bell - at_zero[0] @ at_zero[1].T)
+
+    def pull_back(self, slopes: FloatArray) -> FloatArray:
+        """Return derivatives in the columns' log length scales; ``slopes`` (n, m) are those in the values."""
+        found = _sums_of_squares(slopes * self.bell, self.left, self.right)
+        ours, others = self.at_zero
+        by_left = ours * (slopes @ others)
+        by_right = others * (slopes.T @ ours)
+        found -= by_left.sum(axis=1) @ self.left**2 + by_right.sum(axis=1) @ self.right**2
+        if ours.shape[1] > 1:
+            found += 2.0 * by_left[:, 1:].sum(axis=0)
+        return found
 
 
 @dataclass(frozen=True, eq=False)
 class TermMatrix:
-    """One term between two sets of rows: its factors, from which values and derivatives come."""
+    """One term between two sets of rows: its values, shape (n, m), and the factors they are made of."""
 
     pair: Pair
     term: Term
-    weights: FloatArray
-    level: float
-    amplitude: FloatArray
-    context: tuple[FloatArray, FloatArray] | None
-    curve: tuple[FloatArray, FloatArray, FloatArray] | None
-
-    def values(self) -> FloatArray:
-        """Return the covariances, shape (n, m)."""
-        found = self.amplitude if self.context is None else self.amplitude * self.context[0]
-        return found if self.curve is None else found * self._anchored()
-
-    def without_columns(self) -> FloatArray:
-        """Return the factors of amplitude and context alone, shape (n, m): no line, no curve."""
-        if self.context is not None and not self.term.linear:
-            return self.level * self.context[0]
-        found = np.full((len(self.pair.left), len(self.pair.right)), self.level)
-        if self.term.linear:
-            found *= self.pair.left.context @ self.pair.right.context.T
-        return found if self.context is None else found * self.context[0]
+    scales: FloatArray
+    values: FloatArray
+    rest: FloatArray | None
+    matern: _Matern | None
+    curve: _Curve | None
 
     @property
     def curve_scales(self) -> FloatArray:
         """Length scales of the curve columns."""
-        return np.asarray(self.weights[len(self.term.context) :] ** -0.5)
+        return np.asarray(1.0 / self.scales[len(self.term.context) :])
 
     def anchored_at(self, rows: FloatArray) -> FloatArray:
         """Return the curve's factor between rows of all curve columns (g, r) and the right side, (g, m)."""
-        columns, scales = list(self.term.curve), self.curve_scales
-        left, right = rows[:, columns] / scales, self.pair.right.curve[:, columns] / scales
-        bell = np.exp(-0.5 * squared_distances(left, right))
-        sizes = np.exp(-0.5 * np.sum(left**2, axis=1)), np.exp(-0.5 * np.sum(right**2, axis=1))
-        return np.asarray(bell - sizes[0][:, None] * sizes[1])
+        return _Curve.of(*self._curve_columns(rows), 0.0, flat=False).values
 
     def anchored_gradient(self, rows: FloatArray) -> FloatArray:
         """Return derivatives of :meth:`anchored_at` in the term's columns, shape (g, m, columns)."""
-        columns, scales = list(self.term.curve), self.curve_scales
-        left, right = rows[:, columns] / scales, self.pair.right.curve[:, columns] / scales
-        bell = np.exp(-0.5 * squared_distances(left, right))
-        sizes = np.exp(-0.5 * np.sum(left**2, axis=1)), np.exp(-0.5 * np.sum(right**2, axis=1))
+        left, right = self._curve_columns(rows)
+        curve = _Curve.of(left, right, 0.0, flat=False)
         apart = right[None] - left[:, None]
-        at_zero = (sizes[0][:, None] * sizes[1])[:, :, None] * left[:, None]
-        return np.asarray((bell[:, :, None] * apart + at_zero) / scales)
+        at_zero = (curve.at_zero[0] @ curve.at_zero[1].T)[:, :, None] * left[:, None]
+        return np.asarray((curve.bell[:, :, None] * apart + at_zero) / self.curve_scales)
 
     def pull_back(self, slopes: FloatArray) -> FloatArray:
         """Return derivatives in the parameters of an objective with derivatives ``slopes`` (n, m)."""
-        term, found = self.term, np.zeros(self.term.n_parameters)
-        n_context = len(term.context)
-        outer = slopes.astype(self.amplitude.dtype) * self.amplitude
-        without_context = outer if self.curve is None else outer * self._anchored()
-        if self.context is None:
-            found[0] = 2.0 * without_context.sum()
-        else:
-            found[0] = 2.0 * np.vdot(without_context, self.context[0])
-            inner = (without_context * self.context[1]).reshape(-1)
-            own = self.pair.context_distances(term)
-            found[1 : 1 + n_context] = 3.0 * self.weights[:n_context] * (own @ inner)
+        slopes = slopes.astype(self.values.dtype, copy=False)
+        found = [np.array([2.0 * np.vdot(slopes, self.values)])]
+        if self.matern is not None:
+            found.append(self.matern.pull_back(slopes if self.curve is None else slopes * self.curve.values))
         if self.curve is not None:
-            bell, left, right = self.curve
-            without_curve = outer if self.context is None else outer * self.context[0]
-            columns = list(term.curve)
-            moved = self.pair.bending_distances(term) @ (without_curve * bell).reshape(-1)
-            at_zero = without_curve * left[:, None] * right
-            ours, others = self.pair.left.curve[:, columns], self.pair.right.curve[:, columns]
-            if self.term.flat:
-                moved += 2.0 * np.sum(ours * (at_zero @ others), axis=0)
-                at_zero = at_zero * self._tangent()
-            moved -= at_zero.sum(axis=1) @ ours**2 + at_zero.sum(axis=0) @ others**2
-            found[1 + n_context :] = self.weights[n_context:] * moved
-        return found
+            factor = self.rest if self.matern is None else self.matern.values
+            found.append(self.curve.pull_back(slopes if factor is None else slopes * factor))
+        return np.concatenate(found)
 
-    def _anchored(self) -> FloatArray:
-        if self.curve is None:
-            raise ValueError("Expected a term that bends.")
-        bell, left, right = self.curve
-        at_zero = left[:, None] * right
-        return np.asarray(bell - (at_zero * self._tangent() if self.term.flat else at_zero))
-
-    def _tangent(self) -> FloatArray:
-        """Return one plus the scaled inner products of the curve columns, shape (n, m)."""
-        columns = list(self.term.curve)
-        scales = self.weights[len(self.term.context) :]
-        return np.asarray(
-            1.0 + (self.pair.left.curve[:, columns] * scales) @ self.pair.right.curve[:, columns].T
-        )
-
-
-def _picked(rows: FloatArray, wanted: list[int]) -> FloatArray:
-    """Return some rows of a large array, as a view where they are neighbours."""
-    if wanted == list(range(wanted[0], wanted[0] + len(wanted))):
-        return rows[wanted[0] : wanted[0] + len(wanted)]
-    return rows[wanted]
+    def _curve_columns(self, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
+        columns, scales = list(self.term.curve), self.scales[len(self.term.context) :]
+        return rows[:, columns] * scales, self.pair.right.curve[:, columns] * scales
 
 
 def squared_distances(left: FloatArray, right: FloatArray) -> FloatArray:
     """Return squared distances of rows (n, d) and rows (m, d), shape (n, m)."""
     if left.shape[1] == 1:
-        return np.asarray((left - right.T) ** 2)
-    sizes = np.sum(left**2, axis=1)[:, None] + np.sum(right**2, axis=1)
-    return np.asarray(np.maximum(sizes - 2.0 * (left @ right.T), 0.0))
+        # Exact: kernels of one column fall off so regularly that rounding would show.
+        found = left - right.T
+        return np.square(found, out=found)
+    # One product of matrices in place of a table for each column.
+    ours, others = (np.sum(each**2, axis=1, keepdims=True) for each in (left, right))
+    found = np.hstack([left, ours, np.ones_like(ours)]) @ np.hstack(
+        [-2.0 * right, np.ones_like(others), others]
+    ).T
+    return np.maximum(found, 0.0, out=found)
+
+
+def _sums_of_squares(weights: FloatArray, left: FloatArray, right: FloatArray) -> FloatArray:
+    """Return sum over i, j of weights (n, m) times (left_i - right_j)^2, for each of k columns, shape (k,)."""
+    k = right.shape[1]
+    moved = weights @ np.hstack([right, right**2, np.ones((len(right), 1), dtype=right.dtype)])
+    crossed = np.sum(left * moved[:, :k], axis=0)
+    return np.asarray(moved[:, -1] @ left**2 + moved[:, k:-1].sum(axis=0) - 2.0 * crossed)

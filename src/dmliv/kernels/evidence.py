@@ -11,12 +11,13 @@ that ignores the control columns.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
+from scipy.linalg import LinAlgError, cholesky
+from scipy.linalg.lapack import dtrtri
 from scipy.optimize import OptimizeResult, minimize
 
 from dmliv.data import FloatArray, IntArray
@@ -80,10 +81,15 @@ class Control:
         """Numbers of the features of each column's error."""
         return tuple(each.shape[1] for each in self.errors)
 
-    def features(self, slopes: FloatArray) -> FloatArray:
-        """Return features of what the errors do to the target, the free ones last."""
-        parts = [slope * each for slope, each in zip(slopes, self.errors, strict=True)]
-        return np.hstack([*parts, self.free])
+    @property
+    def error_columns(self) -> list[slice]:
+        """Where the features of each column's error stand among those of all errors."""
+        ends = np.cumsum([0, *self.widths]).tolist()
+        return [slice(start, stop) for start, stop in itertools.pairwise(ends)]
+
+    def scale(self, slopes: FloatArray) -> FloatArray:
+        """Return what each feature of the errors is multiplied by in the target, the free ones last."""
+        return np.concatenate([np.repeat(slopes, self.widths), np.ones(self.free.shape[1])])
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,30 +262,63 @@ class _Ascent:
 
 @dataclass(frozen=True, eq=False)
 class _Solved:
-    """The bound at one point, and what its derivatives are made of."""
+    """The bound at one point, and what its derivatives are made of.
+
+    Features of the rows are F: covariances with the m landmarks, whitened, and then the errors of the control
+    columns, as they move the target.
+
+    Attributes
+    ----------
+    value : float
+    whiten : ndarray, shape (m, m)
+        Inverse of the lower Cholesky factor of the landmarks' covariances.
+    scale : ndarray, shape (q,)
+        What each error is multiplied by.
+    rooted : ndarray, shape (m, n)
+        The landmarks' covariances with rows, times the root of the rows' weights.
+    errors : ndarray, shape (m + q, q)
+        Products of F with the errors, before they are multiplied.
+    gram : ndarray, shape (m, m)
+        Products of the landmarks' part of F.
+    half : ndarray, shape (m + q, m + q)
+        Inverse of the lower Cholesky factor of F F' / noise + I.
+    moment, solution : ndarray, shape (m + q,)
+    left : ndarray, shape (n,)
+        Target without the control columns.
+    unexplained : float
+    """
 
     value: float
-    factor: FloatArray
-    own: FloatArray
-    features: FloatArray
-    left: FloatArray
+    whiten: FloatArray
+    scale: FloatArray
+    rooted: FloatArray
+    errors: FloatArray
     gram: FloatArray
-    root: FloatArray
+    half: FloatArray
     moment: FloatArray
     solution: FloatArray
+    left: FloatArray
     unexplained: float
 
 
 class _Bound:
-    """The bound on the log marginal likelihood and its derivatives."""
+    """The bound on the log marginal likelihood and its derivatives.
 
-    def __init__(self, kernel: AdditiveKernel, rows: Rows, n_landmarks: int) -> None:
-        self._kernel, self._inputs, self._control = kernel, rows.inputs, rows.control
-        self._target, self._weight, self._root = rows.target, rows.weight, np.sqrt(rows.weight)
+    Rows are many and landmarks few, so that what has the length of the rows is made in as few passes as can
+    be: covariances and their derivatives in single precision, sums over rows in double.
+    """
+
+    def __init__(self, kernel: AdditiveKernel, rows: Rows, n_landmarks: int, *, single: bool = True) -> None:
+        self._kernel, self._rows, control = kernel, rows, rows.control
         points = rows.inputs.take(slice(n_landmarks))
         self._among = Pair.of(kernel, points, points)
         # The large part is as good in single precision; what is inverted is not.
-        self._to_rows = Pair.of(kernel, points, rows.inputs, single=True)
+        self._to_rows = Pair.of(kernel, points, rows.inputs, single=single)
+        self._root = np.sqrt(rows.weight)
+        self._errors = (np.hstack([*control.errors, control.free]) * self._root[:, None]).T
+        self._error_gram = self._errors @ self._errors.T
+        # What residuals are made of beside covariances: errors, control columns, target.
+        self._fixed = np.vstack([self._errors, np.column_stack([control.columns, rows.target]).T * self._root])
 
     def needed(self, point: FloatArray) -> list[int]:
         """Return the terms that are left when those go without which the bound is no lower.
@@ -288,30 +327,36 @@ class _Bound:
         """
         parameters, noise, slopes = self._split(point)
         located = self._kernel.located
-        among = [self._among.term(term, parameters[where]).values() for term, where in located]
-        to_rows = [self._to_rows.term(term, parameters[where]).values() for term, where in located]
-        variances = [variance(term, parameters[where], self._inputs)[0] for term, where in located]
-
-        def value(terms: Sequence[int]) -> float:
-            parts = [reduce(np.add, [each[k] for k in terms]) for each in (among, to_rows, variances)]
-            return self._solve(parts[0], parts[1], parts[2], noise, slopes).value
-
+        parts = [
+            (
+                self._among.term(term, parameters[where]).values,
+                self._to_rows.term(term, parameters[where]).values,
+                variance(term, parameters[where], self._rows.inputs)[0],
+            )
+            for term, where in located
+        ]
         kept = list(range(len(located)))
-        highest = value(kept)
+        total = [np.sum([part[k] for part in parts], axis=0) for k in range(3)]
+
+        def without(number: int) -> tuple[float, list[FloatArray]]:
+            rest = [whole - part for whole, part in zip(total, parts[number], strict=True)]
+            return self._solve(*rest, noise, slopes).value, rest
+
+        highest = self._solve(*total, noise, slopes).value
         losses = {
-            k: highest - value([other for other in kept if other != k])
+            k: highest - without(k)[0]
             for k, (term, _) in enumerate(located)
             if term.optional and len(kept) > 1
         }
         # Those that are hardly expected first: others that can stand for them are still there.
         hardly = {k: located[k][0].expected < _HARDLY_EXPECTED for k in losses}
         for k in sorted(losses, key=lambda each: (not hardly[each], losses[each])):
-            rest = [other for other in kept if other != k]
-            if not rest:
+            if len(kept) == 1:
                 break
-            found = value(rest)
+            found, rest = without(k)
             if found >= highest - (_LEAST_GAIN if hardly[k] else 0.0):
-                kept, highest = rest, found
+                kept.remove(k)
+                highest, total = found, rest
         return kept
 
     def _split(self, point: FloatArray) -> tuple[FloatArray, float, FloatArray]:
@@ -322,17 +367,23 @@ class _Bound:
         self, inner: FloatArray, cross: FloatArray, prior: FloatArray, noise: float, slopes: FloatArray
     ) -> _Solved:
         """Return the bound for covariances among landmarks, with rows, and variances of rows."""
-        jitter = JITTER * float(np.mean(np.diag(inner)))
-        factor = cholesky(inner + jitter * np.eye(len(inner)), lower=True)
-        own = solve_triangular(factor, cross.astype(np.float64) * self._root, lower=True)
-        features = np.vstack([own, self._control.features(slopes).T * self._root])
-        left = self._root * (self._target - self._control.columns @ slopes)
-        gram = features @ features.T / noise + np.eye(len(features))
-        root = cholesky(gram, lower=True)
-        moment = features @ left / noise
-        solution = cho_solve((root, True), moment)
+        control, m = self._rows.control, len(inner)
+        factor = cholesky(inner + JITTER * float(np.mean(np.diag(inner))) * np.eye(m), lower=True)
+        whiten = inverse_of_lower(factor)
+        rooted = np.multiply(cross, self._root, dtype=np.float64)
+        left = self._root * (self._rows.target - control.columns @ slopes)
+        scale = control.scale(slopes)
+        # Products first, then whitening: the longer dimension is gone after one product.
+        gram = whiten @ (rooted @ rooted.T) @ whiten.T
+        errors = np.vstack([whiten @ (rooted @ self._errors.T), scale[:, None] * self._error_gram])
+        between, among = errors[:m] * scale, errors[m:] * scale
+        system = np.block([[gram, between], [between.T, among]]) / noise + np.eye(m + len(scale))
+        root = cholesky(system, lower=True)
+        moment = np.concatenate([whiten @ (rooted @ left), scale * (self._errors @ left)]) / noise
+        half = inverse_of_lower(root)
+        solution = half.T @ (half @ moment)
         # Rounding can make this negative where landmarks explain everything.
-        unexplained = max(0.0, float(self._weight @ prior - np.sum(own**2)))
+        unexplained = max(0.0, float(self._rows.weight @ prior) - float(np.trace(gram)))
         value = (
             -float(np.log(np.diag(root)).sum())
             - 0.5 * len(left) * np.log(noise)
@@ -340,52 +391,54 @@ class _Bound:
             + 0.5 * float(moment @ solution)
             - 0.5 * unexplained / noise
         )
-        return _Solved(value, factor, own, features, left, gram, root, moment, solution, unexplained)
+        return _Solved(value, whiten, scale, rooted, errors, gram, half, moment, solution, left, unexplained)
 
     def at(self, point: FloatArray) -> tuple[float, FloatArray]:
         """Return the bound and its derivatives at log parameters, log noise and slopes."""
         parameters, noise, slopes = self._split(point)
-        located = self._kernel.located
-        among = [self._among.term(term, parameters[where]) for term, where in located]
-        to_rows = [self._to_rows.term(term, parameters[where]) for term, where in located]
-        variances = [variance(term, parameters[where], self._inputs) for term, where in located]
-        solved = self._solve(
-            np.sum([each.values() for each in among], axis=0),
-            reduce(np.add, [each.values() for each in to_rows]),
-            np.sum([each[0] for each in variances], axis=0),
-            noise,
-            slopes,
-        )
-        factor, own, features, left = solved.factor, solved.own, solved.features, solved.left
-        gram, moment, solution = solved.gram, solved.moment, solved.solution
-        m, size, n_rows, n = len(own), len(features), len(left), len(parameters)
-        residual = left - features.T @ solution
-        inverse = cho_solve((solved.root, True), np.eye(size))
-        by_feature = np.outer(solution, residual) - inverse @ features
-        by_feature[:m] += own
-        by_feature /= noise
-        by_cross = solve_triangular(factor, by_feature[:m], lower=True, trans="T")
-        lower = np.tril(by_feature[:m] @ own.T)
-        lower[np.diag_indices(m)] *= 0.5
-        half = solve_triangular(factor, 0.5 * (lower + lower.T), lower=True, trans="T")
-        by_inner = -solve_triangular(factor, half.T, lower=True, trans="T")
-        by_variance = -0.5 * self._weight / noise
-        weighted = by_cross * self._root
+        rows, control, n = self._rows, self._rows.control, len(parameters)
+        inside, outside = self._among.covariance(parameters), self._to_rows.covariance(parameters)
+        variances = [variance(term, parameters[where], rows.inputs) for term, where in self._kernel.located]
+        prior = np.sum([values for values, _ in variances], axis=0)
+        solved = self._solve(inside.values, outside.values, prior, noise, slopes)
+        whiten, scale, solution, m = solved.whiten, solved.scale, solved.solution, len(solved.whiten)
+        inverse = solved.half.T @ solved.half
+        # In units of covariances with landmarks: the solution, and what shrinks it.
+        weights, by_error = whiten.T @ solution[:m], scale * solution[m:]
+        shrunk = np.eye(m) - inverse[:m, :m]
+        # Derivative in the covariances with rows: residual times weights, and what the determinants say; the
+        # residual is what the fixed columns are without covariances and errors.
+        on_cross = (whiten.T @ shrunk @ whiten - np.outer(weights, weights)) / noise
+        on_errors = -(whiten.T @ inverse[:m, m:]) * scale - np.outer(weights, by_error)
+        on_fixed = np.hstack([on_errors, np.outer(weights, np.append(-slopes, 1.0))]) / noise
+        # In double precision: the two products cancel almost wholly.
+        by_cross = (on_cross @ solved.rooted + on_fixed @ self._fixed) * self._root
+        by_inner = np.outer(solution[:m], solution[:m]) + solved.gram / noise - shrunk
+        by_inner = -0.5 * (whiten.T @ by_inner @ whiten)
         found = np.empty(len(point))
-        for (_, where), inside, outside, (_, spread) in zip(located, among, to_rows, variances, strict=True):
-            found[where] = inside.pull_back(by_inner) + outside.pull_back(weighted) + spread @ by_variance
+        found[:n] = inside.pull_back(by_inner) + outside.pull_back(by_cross)
+        by_variance = -0.5 * rows.weight / noise
+        for (_, where), (_, slope) in zip(self._kernel.located, variances, strict=True):
+            found[where] += slope @ by_variance
         found[n] = (
-            (size - np.trace(inverse))
-            - n_rows
-            + float(left @ left) / noise
-            - 2.0 * float(moment @ solution)
-            + float(solution @ gram @ solution - solution @ solution)
-            + solved.unexplained / noise
+            len(solution)
+            - float(np.trace(inverse))
+            - len(rows)
+            + (float(solved.left @ solved.left) + solved.unexplained) / noise
+            - float(solved.moment @ solution)
+            - float(solution @ solution)
         )
-        found[n + 1 :] = (self._control.columns.T @ (self._root * residual)) / noise
-        first = m
-        for column, each in enumerate(self._control.errors):
-            rows = slice(first, first + each.shape[1])
-            found[n + 1 + column] += float(np.vdot(by_feature[rows], each.T * self._root))
-            first = rows.stop
+        residual = solved.left - weights @ solved.rooted - by_error @ self._errors
+        products = self._fixed @ residual
+        q, d = len(scale), len(slopes)
+        found[n + 1 :] = products[q : q + d]
+        own = solution[m:] * products[:q] - np.sum(inverse[m:] * solved.errors.T, axis=1)
+        found[n + 1 :] += [own[columns].sum() for columns in control.error_columns]
+        found[n + 1 :] /= noise
         return solved.value, found
+
+
+def inverse_of_lower(factor: FloatArray) -> FloatArray:
+    """Return the inverse of a lower triangular matrix: products with it are quicker than solving with it."""
+    found, _ = dtrtri(factor, lower=1)
+    return np.asarray(found)

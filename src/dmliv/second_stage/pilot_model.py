@@ -174,7 +174,7 @@ class PilotSpace:
         means, d = LawMeans(law, _POINTS), self.width
         found = np.zeros((len(rows), len(self.landmarks)))
         for each in self.terms(inputs.context):
-            values = each.without_columns()
+            values = each.values
             if each.term.line:
                 columns = list(each.term.line)
                 values = values * (inputs.line[:, columns] @ self.landmarks.line[:, columns].T)
@@ -251,7 +251,7 @@ class PilotModel:
         """
         d, spread, columns = self.space.width, self.space.columns.spread, list(each.term.line)
         by_column = np.zeros((len(centre), 3 * d))
-        by_column[:, columns] = (each.without_columns() * self.weights) @ self.space.landmarks.line[
+        by_column[:, columns] = (each.values * self.weights) @ self.space.landmarks.line[
             :, columns
         ]
         in_action, in_centred, in_centre = np.split(by_column, 3, axis=1)
@@ -266,10 +266,10 @@ class PilotModel:
                 slopes, offset = self._slopes(each, centre)
                 found += np.sum(slopes * action, axis=1) + offset
             elif each.term.curve:
-                weighted = each.without_columns() * self.weights
+                weighted = each.values * self.weights
                 found += np.einsum("nm,nm->n", weighted, each.anchored_at(action))
             else:
-                found += each.without_columns() @ self.weights
+                found += each.values @ self.weights
         return found
 
     def _grid(self, context: Table, actions: FloatArray) -> FloatArray:
@@ -281,9 +281,9 @@ class PilotModel:
                 found += slopes @ actions.T + offset[:, None]
             elif each.term.curve:
                 by_action = each.anchored_at(actions)
-                found += (each.without_columns() * self.weights) @ by_action.T
+                found += (each.values * self.weights) @ by_action.T
             else:
-                found += (each.without_columns() @ self.weights)[:, None]
+                found += (each.values @ self.weights)[:, None]
         return found
 
     def _gradient(self, context: Table, action: FloatArray) -> FloatArray:
@@ -294,7 +294,7 @@ class PilotModel:
                 found += self._slopes(each, centre)[0]
             elif each.term.curve:
                 bending = list(each.term.curve)
-                weighted = each.without_columns() * self.weights
+                weighted = each.values * self.weights
                 found[:, bending] += np.einsum("nm,nmk->nk", weighted, each.anchored_gradient(action))
         return found
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dmliv.kernels.additive import CHUNK_ROWS, AdditiveKernel, Inputs, Pair, Term, variance
+from dmliv.kernels.additive import CHUNK_SIZE, AdditiveKernel, Inputs, Pair, Term, variance
 
 
 def by_hand(kernel: AdditiveKernel, left: Inputs, right: Inputs) -> float:
@@ -71,7 +71,7 @@ class TestMatrix:
         assert not kernel.matrix(rows, others, "absent").any()
 
     def test_many_rows(self, kernel: AdditiveKernel, others: Inputs, rng: np.random.Generator) -> None:
-        n = CHUNK_ROWS + 5
+        n = CHUNK_SIZE // len(others) + 5
         many = Inputs(*(rng.standard_normal((n, width)) for width in (3, 3, 2)))
         found = kernel.matrix(many, others)
         last = np.arange(n - 10, n)
@@ -82,7 +82,7 @@ class TestMatrix:
         single, double = (Pair.of(kernel, rows, others, single=each) for each in (True, False))
         for term, where in zip(kernel.terms, kernel.slices, strict=True):
             found, expected = (
-                pair.term(term, kernel.parameters[where]).values() for pair in (single, double)
+                pair.term(term, kernel.parameters[where]).values for pair in (single, double)
             )
             assert found.dtype == np.float32
             np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
@@ -116,9 +116,9 @@ class TestCurves:
         for term, where in zip(kernel.terms, kernel.slices, strict=True):
             if not term.curve or term.flat:
                 continue
-            each = pair.term(term, kernel.parameters[where])
-            together = each.without_columns() * each.anchored_at(rows.curve)
-            np.testing.assert_allclose(together, each.values(), atol=1e-12)
+            each = pair.term(term, kernel.parameters[where], context_only=True)
+            together = each.values * each.anchored_at(rows.curve)
+            np.testing.assert_allclose(together, pair.term(term, kernel.parameters[where]).values, atol=1e-12)
             gradient = each.anchored_gradient(rows.curve)
             for position, column in enumerate(term.curve):
                 step = 1e-5 * np.eye(2)[column]
@@ -138,10 +138,19 @@ class TestDerivatives:
         for number in range(term.n_parameters):
             step = 1e-5 * np.eye(term.n_parameters)[number]
             ahead, behind = (
-                np.vdot(slopes, pair.term(term, one_term.parameters + sign * step).values())
+                np.vdot(slopes, pair.term(term, one_term.parameters + sign * step).values)
                 for sign in (1.0, -1.0)
             )
             assert found[number] == pytest.approx((ahead - behind) / 2e-5, rel=1e-6, abs=1e-7)
+
+    def test_sums(self, kernel: AdditiveKernel, rows: Inputs, others: Inputs, rng: np.random.Generator) -> None:
+        """Those of all terms at once are those of each term."""
+        pair, slopes = Pair.of(kernel, rows, others), rng.standard_normal((len(rows), len(others)))
+        found = pair.covariance(kernel.parameters)
+        terms = [pair.term(term, kernel.parameters[where]) for term, where in kernel.located]
+        np.testing.assert_allclose(found.values, sum(each.values for each in terms), atol=1e-12)
+        expected = np.concatenate([each.pull_back(slopes) for each in terms])
+        np.testing.assert_allclose(found.pull_back(slopes), expected, rtol=1e-9)
 
     def test_variances(self, one_term: AdditiveKernel, rows: Inputs) -> None:
         (term,) = one_term.terms

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from dmliv.kernels.additive import AdditiveKernel, Inputs, Pair, Term
+from dmliv.kernels.additive import AdditiveKernel, Inputs, Term
 from dmliv.kernels.evidence import Control, Rows, Searched, _Bound, search
 from dmliv.kernels.process import start_kernel
 from dmliv.progress import SilentProgress
@@ -28,9 +28,7 @@ def table(rows: Inputs, rng: np.random.Generator) -> Rows:
 
 def bound_in_double(kernel: AdditiveKernel, table: Rows, n_landmarks: int) -> _Bound:
     """Return a bound without the rounding of single precision."""
-    bound = _Bound(kernel, table, n_landmarks)
-    bound._to_rows = Pair.of(kernel, table.inputs.take(slice(n_landmarks)), table.inputs)
-    return bound
+    return _Bound(kernel, table, n_landmarks, single=False)
 
 
 def exact(kernel: AdditiveKernel, table: Rows) -> float:
