@@ -458,14 +458,15 @@ def squared_distances(left: FloatArray, right: FloatArray) -> FloatArray:
         return np.square(found, out=found)
     # One product of matrices in place of a table for each column.
     ours, others = (np.sum(each**2, axis=1, keepdims=True) for each in (left, right))
-    found = np.hstack([left, ours, np.ones_like(ours)]) @ np.hstack(
-        [-2.0 * right, np.ones_like(others), others]
-    ).T
+    found = (
+        np.hstack([left, ours, np.ones_like(ours)])
+        @ np.hstack([-2.0 * right, np.ones_like(others), others]).T
+    )
     return np.maximum(found, 0.0, out=found)
 
 
 def _sums_of_squares(weights: FloatArray, left: FloatArray, right: FloatArray) -> FloatArray:
-    """Return sum over i, j of weights (n, m) times (left_i - right_j)^2, for each of k columns, shape (k,)."""
+    """Return sum over i, j of weights (n, m) times (left_i - right_j)^2, by column, shape (k,)."""
     k = right.shape[1]
     moved = weights @ np.hstack([right, right**2, np.ones((len(right), 1), dtype=right.dtype)])
     crossed = np.sum(left * moved[:, :k], axis=0)

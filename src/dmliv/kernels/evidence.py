@@ -318,7 +318,9 @@ class _Bound:
         self._errors = (np.hstack([*control.errors, control.free]) * self._root[:, None]).T
         self._error_gram = self._errors @ self._errors.T
         # What residuals are made of beside covariances: errors, control columns, target.
-        self._fixed = np.vstack([self._errors, np.column_stack([control.columns, rows.target]).T * self._root])
+        self._fixed = np.vstack(
+            [self._errors, np.column_stack([control.columns, rows.target]).T * self._root]
+        )
 
     def needed(self, point: FloatArray) -> list[int]:
         """Return the terms that are left when those go without which the bound is no lower.

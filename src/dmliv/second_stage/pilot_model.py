@@ -251,9 +251,7 @@ class PilotModel:
         """
         d, spread, columns = self.space.width, self.space.columns.spread, list(each.term.line)
         by_column = np.zeros((len(centre), 3 * d))
-        by_column[:, columns] = (each.values * self.weights) @ self.space.landmarks.line[
-            :, columns
-        ]
+        by_column[:, columns] = (each.values * self.weights) @ self.space.landmarks.line[:, columns]
         in_action, in_centred, in_centre = np.split(by_column, 3, axis=1)
         slopes = in_action + in_centred / spread
         return slopes, np.sum((in_centre - in_centred / spread) * centre, axis=1)

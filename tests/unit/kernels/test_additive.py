@@ -81,9 +81,7 @@ class TestMatrix:
     def test_single_precision_is_close(self, kernel: AdditiveKernel, rows: Inputs, others: Inputs) -> None:
         single, double = (Pair.of(kernel, rows, others, single=each) for each in (True, False))
         for term, where in zip(kernel.terms, kernel.slices, strict=True):
-            found, expected = (
-                pair.term(term, kernel.parameters[where]).values for pair in (single, double)
-            )
+            found, expected = (pair.term(term, kernel.parameters[where]).values for pair in (single, double))
             assert found.dtype == np.float32
             np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
@@ -143,7 +141,9 @@ class TestDerivatives:
             )
             assert found[number] == pytest.approx((ahead - behind) / 2e-5, rel=1e-6, abs=1e-7)
 
-    def test_sums(self, kernel: AdditiveKernel, rows: Inputs, others: Inputs, rng: np.random.Generator) -> None:
+    def test_sums(
+        self, kernel: AdditiveKernel, rows: Inputs, others: Inputs, rng: np.random.Generator
+    ) -> None:
         """Those of all terms at once are those of each term."""
         pair, slopes = Pair.of(kernel, rows, others), rng.standard_normal((len(rows), len(others)))
         found = pair.covariance(kernel.parameters)
