@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -186,6 +186,31 @@ def variance(term: Term, parameters: FloatArray, rows: Inputs) -> tuple[FloatArr
     return values, slopes
 
 
+class _Room:
+    """Arrays that are used again, in the same order: new memory at each step costs more than the step.
+
+    Without ``reused`` all arrays are new.
+    """
+
+    def __init__(self, *, reused: bool = False) -> None:
+        self._arrays: list[FloatArray] = []
+        self._next, self._reused = 0, reused
+
+    def restart(self) -> None:
+        """Give the first array next."""
+        self._next = 0
+
+    def take(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        """Return an array for what all rows of ``left`` and ``right`` make of each other."""
+        shape = (len(left), len(right))
+        if not self._reused:
+            return np.empty(shape, dtype=left.dtype)
+        if self._next == len(self._arrays):
+            self._arrays.append(np.empty(shape, dtype=left.dtype))
+        self._next += 1
+        return self._arrays[self._next - 1]
+
+
 @dataclass(frozen=True, eq=False)
 class Pair:
     """Two sets of rows that a kernel compares.
@@ -195,16 +220,38 @@ class Pair:
     kernel : AdditiveKernel
         Its parameters are not looked at.
     left, right : Inputs
+    room : _Room
     """
 
     kernel: AdditiveKernel
     left: Inputs
     right: Inputs
+    room: _Room = field(default_factory=_Room)
 
     @classmethod
-    def of(cls, kernel: AdditiveKernel, left: Inputs, right: Inputs, *, single: bool = False) -> Pair:
-        """Compare all rows of ``left`` with all of ``right``, in single precision if so wished."""
-        return cls(kernel, left.single(), right.single()) if single else cls(kernel, left, right)
+    def of(
+        cls,
+        kernel: AdditiveKernel,
+        left: Inputs,
+        right: Inputs,
+        *,
+        single: bool = False,
+        reused: bool = False,
+    ) -> Pair:
+        """Compare all rows of ``left`` with all of ``right``.
+
+        Parameters
+        ----------
+        kernel : AdditiveKernel
+        left, right : Inputs
+        single : bool
+            Whether in single precision.
+        reused : bool
+            Whether each :meth:`covariance` may overwrite the one before.
+        """
+        if single:
+            left, right = left.single(), right.single()
+        return cls(kernel, left, right, _Room(reused=reused))
 
     @cached_property
     def products(self) -> tuple[FloatArray, FloatArray, IntArray]:
@@ -225,7 +272,8 @@ class Pair:
         """Return the covariances for some parameters of the kernel, with all that derivatives need."""
         left, right, owners = self.products
         levels = np.exp(2.0 * parameters[owners]).astype(left.dtype)
-        values = (left * levels) @ right.T
+        self.room.restart()
+        values = np.matmul(left * levels, right.T, out=self.room.take(left, right))
         bent = [(self.term(term, parameters[where]), where) for term, where in self.kernel.bent]
         for each, _ in bent:
             values += each.values
@@ -243,30 +291,35 @@ class Pair:
             columns = np.concatenate([np.arange(start, stop) for start, stop in ends])
             scale = np.sqrt(3.0, dtype=scales.dtype) * scales[owners]
             left, right = self.left.context[:, columns] * scale, self.right.context[:, columns] * scale
-            matern = _Matern.of(left, right, owners, level, rest)
+            matern = _Matern.of(left, right, owners, level, rest, self.room)
         curve: _Curve | None = None
         if term.curve and not context_only:
             columns, scale = np.array(term.curve), scales[n_context:]
             left, right = self.left.curve[:, columns] * scale, self.right.curve[:, columns] * scale
-            curve = _Curve.of(left, right, 0.0 if n_context else float(level), flat=term.flat)
+            curve = _Curve.of(left, right, 0.0 if n_context else float(level), self.room, flat=term.flat)
         if matern is not None:
-            values = matern.values if curve is None else matern.values * curve.values
+            values = matern.values if curve is None else self._product(matern.values, curve.values)
         elif curve is not None:
-            values = curve.values if rest is None else rest * curve.values
+            values = curve.values if rest is None else self._product(rest, curve.values)
         else:
             shape = (len(self.left), len(self.right))
             values = np.full(shape, np.exp(level)) if rest is None else np.exp(level) * rest
         return TermMatrix(self, term, scales, values, rest, matern, curve)
 
+    def _product(self, one: FloatArray, other: FloatArray) -> FloatArray:
+        return np.multiply(one, other, out=self.room.take(self.left.context, self.right.context))
+
     def _inner_products(self, term: Term, *, context_only: bool) -> FloatArray | None:
         """Return what a term is linear in, multiplied; None where there is nothing of the kind."""
+        left, right = self.left, self.right
         found: FloatArray | None = None
         if term.linear:
-            found = self.left.context @ self.right.context.T
+            found = np.matmul(left.context, right.context.T, out=self.room.take(left.context, right.context))
         if term.line and not context_only:
             columns = list(term.line)
-            lines = self.left.line[:, columns] @ self.right.line[:, columns].T
-            found = lines if found is None else found * lines
+            ours, others = left.line[:, columns], right.line[:, columns]
+            lines = np.matmul(ours, others.T, out=self.room.take(ours, others))
+            found = lines if found is None else np.multiply(found, lines, out=found)
         return found
 
 
@@ -307,7 +360,8 @@ class Covariance:
         left, right, owners = self.pair.products
         slopes = slopes.astype(self.values.dtype, copy=False)
         by_column = 2.0 * self.levels * np.sum(left * (slopes @ right), axis=0)
-        found = np.bincount(owners, by_column, minlength=n_parameters)
+        found = np.zeros(n_parameters)
+        np.add.at(found, owners, by_column)
         for each, where in self.bent:
             found[where] = each.pull_back(slopes)
         return found
@@ -335,17 +389,21 @@ class _Matern:
 
     @classmethod
     def of(
-        cls, left: FloatArray, right: FloatArray, owners: IntArray, level: float, rest: FloatArray | None
+        cls,
+        left: FloatArray,
+        right: FloatArray,
+        owners: IntArray,
+        level: float,
+        rest: FloatArray | None,
+        room: _Room,
     ) -> _Matern:
         """Return the kernel times exp(level) and times ``rest``."""
+        values, decay = room.take(left, right), room.take(left, right)
         if left.shape[1] == 1:
-            values = left - right.T
-            np.abs(values, out=values)
+            np.abs(np.subtract(left, right.T, out=values), out=values)
         else:
-            values = squared_distances(left, right)
-            np.sqrt(values, out=values)
-        decay = level - values
-        np.exp(decay, out=decay)
+            np.sqrt(squared_distances(left, right, out=values), out=values)
+        np.exp(np.subtract(level, values, out=decay), out=decay)
         if rest is not None:
             decay *= rest
         values += 1.0
@@ -355,7 +413,7 @@ class _Matern:
     def pull_back(self, slopes: FloatArray) -> FloatArray:
         """Return derivatives in the blocks' log length scales; ``slopes`` (n, m) are those in the values."""
         by_column = _sums_of_squares(slopes * self.decay, self.left, self.right)
-        return np.bincount(self.owners, by_column)
+        return np.asarray(np.bincount(self.owners, by_column), dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -380,9 +438,9 @@ class _Curve:
     values: FloatArray
 
     @classmethod
-    def of(cls, left: FloatArray, right: FloatArray, level: float, *, flat: bool) -> _Curve:
+    def of(cls, left: FloatArray, right: FloatArray, level: float, room: _Room, *, flat: bool) -> _Curve:
         """Return the kernel times exp(level)."""
-        bell = squared_distances(left, right)
+        bell = squared_distances(left, right, out=room.take(left, right))
         bell *= -0.5
         bell += left.dtype.type(level)
         np.exp(bell, out=bell)
@@ -391,7 +449,8 @@ class _Curve:
         at_zero = (ours, others)
         if flat:
             at_zero = (np.hstack([ours, ours * left]), np.hstack([others, others * right]))
-        return cls(left, right, bell, at_zero, bell - at_zero[0] @ at_zero[1].T)
+        values = np.matmul(at_zero[0], at_zero[1].T, out=room.take(left, right))
+        return cls(left, right, bell, at_zero, np.subtract(bell, values, out=values))
 
     def pull_back(self, slopes: FloatArray) -> FloatArray:
         """Return derivatives in the columns' log length scales; ``slopes`` (n, m) are those in the values."""
@@ -424,12 +483,12 @@ class TermMatrix:
 
     def anchored_at(self, rows: FloatArray) -> FloatArray:
         """Return the curve's factor between rows of all curve columns (g, r) and the right side, (g, m)."""
-        return _Curve.of(*self._curve_columns(rows), 0.0, flat=False).values
+        return _Curve.of(*self._curve_columns(rows), 0.0, _Room(), flat=False).values
 
     def anchored_gradient(self, rows: FloatArray) -> FloatArray:
         """Return derivatives of :meth:`anchored_at` in the term's columns, shape (g, m, columns)."""
         left, right = self._curve_columns(rows)
-        curve = _Curve.of(left, right, 0.0, flat=False)
+        curve = _Curve.of(left, right, 0.0, _Room(), flat=False)
         apart = right[None] - left[:, None]
         at_zero = (curve.at_zero[0] @ curve.at_zero[1].T)[:, :, None] * left[:, None]
         return np.asarray((curve.bell[:, :, None] * apart + at_zero) / self.curve_scales)
@@ -450,11 +509,11 @@ class TermMatrix:
         return rows[:, columns] * scales, self.pair.right.curve[:, columns] * scales
 
 
-def squared_distances(left: FloatArray, right: FloatArray) -> FloatArray:
+def squared_distances(left: FloatArray, right: FloatArray, out: FloatArray | None = None) -> FloatArray:
     """Return squared distances of rows (n, d) and rows (m, d), shape (n, m)."""
     if left.shape[1] == 1:
         # Exact: kernels of one column fall off so regularly that rounding would show.
-        found = left - right.T
+        found = np.subtract(left, right.T, out=out)
         return np.square(found, out=found)
     # One product of matrices in place of a table for each column.
     ours, others = (np.sum(each**2, axis=1, keepdims=True) for each in (left, right))
@@ -462,7 +521,7 @@ def squared_distances(left: FloatArray, right: FloatArray) -> FloatArray:
         np.hstack([left, ours, np.ones_like(ours)])
         @ np.hstack([-2.0 * right, np.ones_like(others), others]).T
     )
-    return np.maximum(found, 0.0, out=found)
+    return np.asarray(np.maximum(found, 0.0, out=found))
 
 
 def _sums_of_squares(weights: FloatArray, left: FloatArray, right: FloatArray) -> FloatArray:

@@ -25,7 +25,7 @@ from dmliv.kernels.additive import AdditiveKernel, Inputs, Pair, variance
 from dmliv.progress import ProgressReporter
 
 #: Added to the diagonal of the landmarks' covariances, relative to its mean, so that they can be factored.
-JITTER = 1e-6
+_JITTER = 1e-6
 # Prior of the logarithms of length scales (in median distances): mean and standard deviation.
 _SCALE_PRIOR = (float(np.log(3.0)), 1.0)
 # Standard deviation of the prior of a slope around the one it would have if f did not depend on the columns:
@@ -80,6 +80,11 @@ class Control:
     def widths(self) -> tuple[int, ...]:
         """Numbers of the features of each column's error."""
         return tuple(each.shape[1] for each in self.errors)
+
+    @property
+    def n_errors(self) -> int:
+        """Number of the features of all errors."""
+        return int(sum(self.widths) + self.free.shape[1])
 
     @property
     def error_columns(self) -> list[slice]:
@@ -274,8 +279,6 @@ class _Solved:
         Inverse of the lower Cholesky factor of the landmarks' covariances.
     scale : ndarray, shape (q,)
         What each error is multiplied by.
-    rooted : ndarray, shape (m, n)
-        The landmarks' covariances with rows, times the root of the rows' weights.
     errors : ndarray, shape (m + q, q)
         Products of F with the errors, before they are multiplied.
     gram : ndarray, shape (m, m)
@@ -291,7 +294,6 @@ class _Solved:
     value: float
     whiten: FloatArray
     scale: FloatArray
-    rooted: FloatArray
     errors: FloatArray
     gram: FloatArray
     half: FloatArray
@@ -311,16 +313,20 @@ class _Bound:
     def __init__(self, kernel: AdditiveKernel, rows: Rows, n_landmarks: int, *, single: bool = True) -> None:
         self._kernel, self._rows, control = kernel, rows, rows.control
         points = rows.inputs.take(slice(n_landmarks))
-        self._among = Pair.of(kernel, points, points)
+        self._among = Pair.of(kernel, points, points, reused=True)
         # The large part is as good in single precision; what is inverted is not.
-        self._to_rows = Pair.of(kernel, points, rows.inputs, single=single)
+        self._to_rows = Pair.of(kernel, points, rows.inputs, single=single, reused=True)
         self._root = np.sqrt(rows.weight)
-        self._errors = (np.hstack([*control.errors, control.free]) * self._root[:, None]).T
+        # What residuals are made of: covariances with landmarks, errors, control columns, target. The first
+        # are filled in for each point.
+        m = len(points)
+        self._sources = np.empty((m + control.n_errors + control.columns.shape[1] + 1, len(rows)))
+        self._rooted, self._fixed = self._sources[:m], self._sources[m:]
+        fixed = np.hstack([*control.errors, control.free, control.columns, rows.target[:, None]])
+        self._fixed[:] = fixed.T * self._root
+        self._errors = self._fixed[: control.n_errors]
         self._error_gram = self._errors @ self._errors.T
-        # What residuals are made of beside covariances: errors, control columns, target.
-        self._fixed = np.vstack(
-            [self._errors, np.column_stack([control.columns, rows.target]).T * self._root]
-        )
+        self._by_cross = np.empty((m, len(rows)))
 
     def needed(self, point: FloatArray) -> list[int]:
         """Return the terms that are left when those go without which the bound is no lower.
@@ -340,11 +346,15 @@ class _Bound:
         kept = list(range(len(located)))
         total = [np.sum([part[k] for part in parts], axis=0) for k in range(3)]
 
+        def value(parts: list[FloatArray]) -> float:
+            inner, cross, prior = parts
+            return self._solve(inner, cross, prior, noise, slopes).value
+
         def without(number: int) -> tuple[float, list[FloatArray]]:
             rest = [whole - part for whole, part in zip(total, parts[number], strict=True)]
-            return self._solve(*rest, noise, slopes).value, rest
+            return value(rest), rest
 
-        highest = self._solve(*total, noise, slopes).value
+        highest = value(total)
         losses = {
             k: highest - without(k)[0]
             for k, (term, _) in enumerate(located)
@@ -370,9 +380,8 @@ class _Bound:
     ) -> _Solved:
         """Return the bound for covariances among landmarks, with rows, and variances of rows."""
         control, m = self._rows.control, len(inner)
-        factor = cholesky(inner + JITTER * float(np.mean(np.diag(inner))) * np.eye(m), lower=True)
-        whiten = inverse_of_lower(factor)
-        rooted = np.multiply(cross, self._root, dtype=np.float64)
+        whiten = whitening(inner)
+        rooted = np.multiply(cross, self._root, out=self._rooted)
         left = self._root * (self._rows.target - control.columns @ slopes)
         scale = control.scale(slopes)
         # Products first, then whitening: the longer dimension is gone after one product.
@@ -393,7 +402,7 @@ class _Bound:
             + 0.5 * float(moment @ solution)
             - 0.5 * unexplained / noise
         )
-        return _Solved(value, whiten, scale, rooted, errors, gram, half, moment, solution, left, unexplained)
+        return _Solved(value, whiten, scale, errors, gram, half, moment, solution, left, unexplained)
 
     def at(self, point: FloatArray) -> tuple[float, FloatArray]:
         """Return the bound and its derivatives at log parameters, log noise and slopes."""
@@ -410,11 +419,12 @@ class _Bound:
         shrunk = np.eye(m) - inverse[:m, :m]
         # Derivative in the covariances with rows: residual times weights, and what the determinants say; the
         # residual is what the fixed columns are without covariances and errors.
-        on_cross = (whiten.T @ shrunk @ whiten - np.outer(weights, weights)) / noise
-        on_errors = -(whiten.T @ inverse[:m, m:]) * scale - np.outer(weights, by_error)
-        on_fixed = np.hstack([on_errors, np.outer(weights, np.append(-slopes, 1.0))]) / noise
-        # In double precision: the two products cancel almost wholly.
-        by_cross = (on_cross @ solved.rooted + on_fixed @ self._fixed) * self._root
+        on_sources = np.outer(weights, np.concatenate([-weights, -by_error, -slopes, [1.0]]))
+        on_sources[:, :m] += whiten.T @ shrunk @ whiten
+        on_sources[:, m : m + len(scale)] -= (whiten.T @ inverse[:m, m:]) * scale
+        # In double precision: much of this cancels.
+        by_cross = np.matmul(on_sources / noise, self._sources, out=self._by_cross)
+        by_cross *= self._root
         by_inner = np.outer(solution[:m], solution[:m]) + solved.gram / noise - shrunk
         by_inner = -0.5 * (whiten.T @ by_inner @ whiten)
         found = np.empty(len(point))
@@ -430,7 +440,7 @@ class _Bound:
             - float(solved.moment @ solution)
             - float(solution @ solution)
         )
-        residual = solved.left - weights @ solved.rooted - by_error @ self._errors
+        residual = solved.left - weights @ self._rooted - by_error @ self._errors
         products = self._fixed @ residual
         q, d = len(scale), len(slopes)
         found[n + 1 :] = products[q : q + d]
@@ -438,6 +448,12 @@ class _Bound:
         found[n + 1 :] += [own[columns].sum() for columns in control.error_columns]
         found[n + 1 :] /= noise
         return solved.value, found
+
+
+def whitening(inner: FloatArray) -> FloatArray:
+    """Return the inverse of the lower Cholesky factor of landmarks' covariances, shape (m, m)."""
+    level = _JITTER * float(np.mean(np.diag(inner)))
+    return inverse_of_lower(cholesky(inner + level * np.eye(len(inner)), lower=True))
 
 
 def inverse_of_lower(factor: FloatArray) -> FloatArray:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
+from scipy.linalg import cho_factor, cho_solve, cholesky, eigh, solve_triangular
 from scipy.optimize import minimize
 from scipy.spatial.distance import pdist
 
 from dmliv.data import FloatArray, IntArray
 from dmliv.errors import InputError
 from dmliv.kernels.additive import AdditiveKernel, Inputs, Term
-from dmliv.kernels.evidence import DECISION_ROWS, JITTER, SLOPE_PRIOR, STARTS, Rows, Searched, search
+from dmliv.kernels.evidence import DECISION_ROWS, SLOPE_PRIOR, STARTS, Rows, Searched, search, whitening
 from dmliv.kernels.features import chunks
 from dmliv.progress import ProgressReporter
 
@@ -103,8 +103,8 @@ class Regression:
     ----------
     searched : Searched
     landmarks : Inputs
-    factor : ndarray, shape (m, m)
-        Lower Cholesky factor of the landmarks' covariances.
+    whiten : ndarray, shape (m, m)
+        Inverse of the lower Cholesky factor of the landmarks' covariances.
     weights : ndarray, shape (m,)
         f(x) = sum over landmarks of weight times covariance with x.
     fold_weights : ndarray, shape (folds, m)
@@ -117,7 +117,7 @@ class Regression:
 
     searched: Searched
     landmarks: Inputs
-    factor: FloatArray
+    whiten: FloatArray
     weights: FloatArray
     fold_weights: FloatArray
     posterior: FloatArray
@@ -146,9 +146,8 @@ class Regression:
             search has seen some of them.
         """
         points = rows.inputs.take(landmarks)
-        inner = searched.kernel.matrix(points, points)
-        factor = cholesky(inner + JITTER * np.mean(np.diag(inner)) * np.eye(len(inner)), lower=True)
-        grams, unexplained = _fold_grams(searched, factor, points, rows, fold)
+        whiten = whitening(searched.kernel.matrix(points, points))
+        grams, unexplained = _fold_grams(searched, whiten, points, rows, fold)
         if start_slopes is not None and len(searched.slopes):
             searched = replace(searched, slopes=_slopes_of(grams.sum(), searched, start_slopes))
         system = grams.sum().at(searched.slopes)
@@ -156,7 +155,7 @@ class Regression:
         m = len(landmarks)
 
         def weights(solved: FloatArray) -> FloatArray:
-            return np.asarray(solve_triangular(factor, solved[:m], lower=True, trans="T"))
+            return np.asarray(whiten.T @ solved[:m])
 
         of_all = weights(cho_solve(solver, system.moment))
         n_folds = int(fold.max()) + 1
@@ -169,7 +168,7 @@ class Regression:
         posterior = searched.noise * cho_solve(solver, np.eye(len(system.gram)))[:m, :m]
         evidence = -0.5 * len(rows) * np.log(searched.noise) - system.loss(searched.noise)
         evidence -= 0.5 * unexplained / searched.noise
-        return cls(searched, points, factor, of_all, by_fold, posterior, float(evidence))
+        return cls(searched, points, whiten, of_all, by_fold, posterior, float(evidence))
 
     def predict(self, inputs: Inputs, part: str | None = None) -> FloatArray:
         """Return f, or one part of it, of the fit to all rows, shape (n,)."""
@@ -194,17 +193,15 @@ class Regression:
         are left out.
         """
         root = cholesky(self.posterior + 1e-12 * np.eye(len(self.posterior)), lower=True)
-        pieces = [
-            solve_triangular(
-                self.factor, self.searched.kernel.matrix(self.landmarks, inputs.take(rows), part), lower=True
-            ).T
-            @ root
-            for rows in chunks(len(inputs))
-        ]
-        features = np.vstack(pieces)
-        values, vectors = np.linalg.eigh(features.T @ features)
+        rows = chunks(len(inputs))
+        covariances = [self.searched.kernel.matrix(inputs.take(each), self.landmarks, part) for each in rows]
+        features = self.whiten.T @ root
+        m = len(features)
+        gram = sum((each.T @ each for each in covariances), np.zeros((m, m)))
+        values, vectors = eigh(features.T @ gram @ features)
         n_needed = int(np.sum(values > _LEAST_ERROR * values.sum()))
-        return np.asarray(features @ vectors[:, ::-1][:, : min(most, n_needed)])
+        chosen = features @ vectors[:, ::-1][:, : min(most, n_needed)]
+        return np.vstack([chosen[:0], *(each @ chosen for each in covariances)])
 
 
 def regress(
@@ -313,21 +310,24 @@ class _Grams:
 
 
 def _fold_grams(
-    searched: Searched, factor: FloatArray, points: Inputs, rows: Rows, fold: IntArray
+    searched: Searched, whiten: FloatArray, points: Inputs, rows: Rows, fold: IntArray
 ) -> tuple[_Grams, float]:
     """Return inner products by fold, and the variance of f at the rows that landmarks leave unexplained."""
     control, m = rows.control, len(points)
     rest = np.column_stack([*control.errors, control.free, control.columns, rows.target])
-    products, unexplained = np.zeros((int(fold.max()) + 1, *(2 * [m + rest.shape[1]]))), 0.0
-    for part in chunks(len(rows)):
-        inputs, weight = rows.inputs.take(part), rows.weight[part]
-        own = solve_triangular(factor, searched.kernel.matrix(points, inputs), lower=True)
-        features = np.hstack([own.T, rest[part]])
-        unexplained += float(weight @ (searched.kernel.diagonal(inputs) - np.sum(own**2, axis=0)))
-        for number in np.unique(fold[part]):
-            inside = fold[part] == number
-            products[number] += (features[inside] * weight[inside][:, None]).T @ features[inside]
-    return _Grams(products, m, control.widths, control.free.shape[1]), max(0.0, unexplained)
+    products, prior = np.zeros((int(fold.max()) + 1, *(2 * [m + rest.shape[1]]))), 0.0
+    for number in range(len(products)):
+        own = np.flatnonzero(fold == number)
+        for part in (own[each] for each in chunks(len(own))):
+            inputs, root = rows.inputs.take(part), np.sqrt(rows.weight[part])
+            columns = np.vstack([searched.kernel.matrix(points, inputs), rest[part].T]) * root
+            products[number] += columns @ columns.T
+            prior += float(rows.weight[part] @ searched.kernel.diagonal(inputs))
+    # Whitened at the end, when the length of the rows is gone.
+    products[:, :m] = whiten @ products[:, :m]
+    products[:, :, :m] = products[:, :, :m] @ whiten.T
+    explained = sum(float(np.trace(each[:m, :m])) for each in products)
+    return _Grams(products, m, control.widths, control.free.shape[1]), max(0.0, prior - explained)
 
 
 def _slopes_of(grams: _Grams, searched: Searched, centre: FloatArray) -> FloatArray:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from scipy.linalg import cholesky, eigh, solve_triangular
+from scipy.linalg import eigh
 
 from dmliv.data import FloatArray, IntArray, Table, TrainingData
 from dmliv.errors import InputError
@@ -21,7 +21,7 @@ from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.blocks import data_at, sample_rows
 from dmliv.first_stage.laws import ActionLaw, law_at
 from dmliv.kernels.additive import Inputs, Term
-from dmliv.kernels.evidence import JITTER, Control, Rows, Searched
+from dmliv.kernels.evidence import Control, Rows, Searched, whitening
 from dmliv.kernels.features import chunks
 from dmliv.kernels.process import ProcessSettings, Regression, regress, start_kernel
 from dmliv.nets.encoding import products
@@ -114,12 +114,10 @@ class Pilot:
         # Terms that the pilot does without are among what it may leave.
         candidates = replace(self.model.space, kernel=self.regression.searched.candidates)
         for name, space in candidates.action_parts().items():
-            inner = space.kernel.matrix(space.landmarks, space.landmarks, STRUCTURAL)
-            factor = cholesky(inner + JITTER * np.mean(np.diag(inner)) * np.eye(len(inner)), lower=True)
-            projected = space.projected(context, law, rows)
-            features = solve_triangular(factor, projected.T, lower=True).T * root[:, None]
-            values, vectors = eigh(features.T @ features)
-            values, moments = np.maximum(values, 0.0), vectors.T @ (features.T @ left)
+            whiten = whitening(space.kernel.matrix(space.landmarks, space.landmarks, STRUCTURAL))
+            projected = space.projected(context, law, rows) * root[:, None]
+            values, vectors = eigh(whiten @ (projected.T @ projected) @ whiten.T)
+            values, moments = np.maximum(values, 0.0), vectors.T @ (whiten @ (projected.T @ left))
             for size in _REMAINDER_SIZES:
                 signal = size**2 * values
                 gain = np.sum(size**2 * moments**2 / (noise * (noise + signal)) - np.log1p(signal / noise))
