@@ -18,13 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import LinAlgError, cholesky
 from scipy.linalg.lapack import dtrtri
-from scipy.optimize import OptimizeResult, minimize
+from scipy.optimize import minimize
 
 from dmliv.data import FloatArray, IntArray
 from dmliv.kernels.additive import AdditiveKernel, Inputs, Pair, variance
 from dmliv.progress import ProgressReporter
 
-#: Added to the diagonal of the landmarks' covariances, relative to its mean, so that they can be factored.
+# Added to the diagonal of the landmarks' covariances, relative to its mean, so that they can be factored.
 _JITTER = 1e-6
 # Prior of the logarithms of length scales (in median distances): mean and standard deviation.
 _SCALE_PRIOR = (float(np.log(3.0)), 1.0)
@@ -42,6 +42,12 @@ STARTS = ((2.0, 0.5), (0.5, 0.5), (2.0, 1.0))
 _FIRST_STEPS = 12
 _MOST_STEPS = 20
 _LAST_STEPS = 12
+# Steps are in units of what the rows leave open of noise and slopes, and of the priors' spreads of all else,
+# but of no more than this.
+_LARGEST_UNIT = 0.3
+# A climb ends where a step raises the bound by less than this share; a step that does not rise is shortened
+# at most so many times, because what is left then is the rounding of single precision.
+_LEAST_RISE, _SHORTENED = 3e-5, 5
 # Terms with a smaller expected amplitude are the first to go, unless the bound falls by more than this.
 _HARDLY_EXPECTED, _LEAST_GAIN = 0.01, 1.0
 # Rows that decide which terms are needed, at most.
@@ -187,21 +193,20 @@ def search(
     with progress.stage(label, len(starts) * _FIRST_STEPS + _MOST_STEPS + _LAST_STEPS) as advance:
         scouts = _Bound(kernel, rows.first(n_scouts), max(min(n_landmarks, n_scouts) // 2, 1))
         tried = [ascent.climb(ascent.start(*each), scouts, _FIRST_STEPS, advance) for each in starts]
-        best = min(tried, key=lambda each: float(each.fun))
-        found = ascent.climb(best.x, _Bound(kernel, rows.first(n_rows), n_landmarks), _MOST_STEPS, advance)
-        needed = _Bound(kernel, rows.first(DECISION_ROWS), n_landmarks).needed(found.x)
-        candidates = kernel.with_parameters(found.x[: len(kernel.parameters)])
+        _, best = min(tried, key=lambda each: each[0])
+        _, point = ascent.climb(best, _Bound(kernel, rows.first(n_rows), n_landmarks), _MOST_STEPS, advance)
+        needed = _Bound(kernel, rows.first(DECISION_ROWS), n_landmarks).needed(point)
+        candidates = kernel.with_parameters(point[: len(kernel.parameters)])
         if len(needed) < len(kernel.terms):
             kept = np.concatenate([np.arange(kernel.slices[k].start, kernel.slices[k].stop) for k in needed])
-            others = np.arange(len(kernel.parameters), len(found.x))
+            others = np.arange(len(kernel.parameters), len(point))
             ascent = _Ascent(kernel.only(needed), start_slopes)
-            start = found.x[np.concatenate([kept, others])]
             bound = _Bound(ascent.kernel, rows.first(n_rows), n_landmarks)
-            found = ascent.climb(start, bound, _LAST_STEPS, advance)
+            _, point = ascent.climb(point[np.concatenate([kept, others])], bound, _LAST_STEPS, advance)
         else:
             for _ in range(_LAST_STEPS):
                 advance()
-    point, n = np.asarray(found.x), len(ascent.kernel.parameters)
+    n = len(ascent.kernel.parameters)
     noise = float(np.exp(2.0 * point[n]))
     return Searched(ascent.kernel.with_parameters(point[:n]), noise, point[n + 1 :], candidates)
 
@@ -235,22 +240,35 @@ class _Ascent:
 
     def climb(
         self, point: FloatArray, bound: _Bound, steps: int, advance: Callable[[], None]
-    ) -> OptimizeResult:
-        """Climb at most so many steps."""
+    ) -> tuple[float, FloatArray]:
+        """Climb at most so many steps; return the loss that was reached, and where."""
+        unit = self._units(point, bound)
+        low, high = np.transpose(self._bounds) / unit
+
+        def loss(scaled: FloatArray) -> tuple[float, FloatArray]:
+            value, slope = self._loss(scaled * unit, bound)
+            return value, slope * unit
+
         climbed = minimize(
-            self._loss,
-            point,
-            args=(bound,),
+            loss,
+            point / unit,
             jac=True,
             method="L-BFGS-B",
-            bounds=self._bounds,
+            bounds=list(zip(low, high, strict=True)),
             callback=lambda _: advance(),
-            options={"maxiter": steps, "maxfun": 2 * steps},
+            options={"maxiter": steps, "maxfun": 2 * steps, "maxls": _SHORTENED, "ftol": _LEAST_RISE},
         )
         # A search that ends early has come as far as one that takes all of its steps.
         for _ in range(steps - int(climbed.nit)):
             advance()
-        return climbed
+        return float(climbed.fun), np.clip(climbed.x * unit, *np.transpose(self._bounds))
+
+    def _units(self, point: FloatArray, bound: _Bound) -> FloatArray:
+        """Return steps in which the bound is about equally curved: without them most trials overshoot."""
+        noise = np.exp(2.0 * point[len(self._means)])
+        curvature = np.sum(bound.control.columns**2, axis=0) / noise + SLOPE_PRIOR**-2
+        by_noise = [1.0 / np.sqrt(2.0 * bound.n_rows)]
+        return np.concatenate([np.minimum(self._spreads, _LARGEST_UNIT), by_noise, curvature**-0.5])
 
     def _loss(self, point: FloatArray, bound: _Bound) -> tuple[float, FloatArray]:
         try:
@@ -327,6 +345,16 @@ class _Bound:
         self._errors = self._fixed[: control.n_errors]
         self._error_gram = self._errors @ self._errors.T
         self._by_cross = np.empty((m, len(rows)))
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self._rows)
+
+    @property
+    def control(self) -> Control:
+        """The control columns of the rows."""
+        return self._rows.control
 
     def needed(self, point: FloatArray) -> list[int]:
         """Return the terms that are left when those go without which the bound is no lower.

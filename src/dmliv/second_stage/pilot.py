@@ -112,10 +112,16 @@ class Pilot:
         noise = max(float(left @ left) / len(rows), np.finfo(np.float64).eps)
         found = {}
         # Terms that the pilot does without are among what it may leave.
-        candidates = replace(self.model.space, kernel=self.regression.searched.candidates)
-        for name, space in candidates.action_parts().items():
-            whiten = whitening(space.kernel.matrix(space.landmarks, space.landmarks, STRUCTURAL))
-            projected = space.projected(context, law, rows) * root[:, None]
+        space = replace(self.model.space, kernel=self.regression.searched.candidates).of_action()
+        parts = space.parts()
+        projections = {name: np.zeros((len(rows), len(space.landmarks))) for name in parts}
+        for number, values in enumerate(space.projected(context, law, rows)):
+            for name in parts:
+                if number in parts[name]:
+                    projections[name] += values
+        for name, projection in projections.items():
+            kernel, projected = space.kernel.only(parts[name]), projection * root[:, None]
+            whiten = whitening(kernel.matrix(space.landmarks, space.landmarks))
             values, vectors = eigh(whiten @ (projected.T @ projected) @ whiten.T)
             values, moments = np.maximum(values, 0.0), vectors.T @ (whiten @ (projected.T @ left))
             for size in _REMAINDER_SIZES:

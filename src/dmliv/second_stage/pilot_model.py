@@ -126,28 +126,30 @@ class PilotSpace:
         """Number d of action columns."""
         return len(self.columns.spread)
 
-    def action_parts(self) -> dict[str, PilotSpace]:
-        """Return spaces of functions that depend on the action, by name: small ones, and all together."""
-        own = [term for term in self.kernel.terms if term.part == STRUCTURAL]
+    def of_action(self) -> PilotSpace:
+        """Return the space of functions that depend on the action."""
         # Lines beyond these columns are in the mean of the action, which the context alone decides.
-        terms = [term for term in own if term.curve or (term.line and max(term.line) < 2 * self.width)]
-        common = [term for term in terms if not term.context and not term.linear]
+        kept = [
+            number
+            for number, term in enumerate(self.kernel.terms)
+            if term.part == STRUCTURAL and (term.curve or (term.line and max(term.line) < 2 * self.width))
+        ]
+        return replace(self, kernel=self.kernel.only(kept))
+
+    def parts(self) -> dict[str, list[int]]:
+        """Return numbers of the terms of small parts, by name, and of all together."""
+        terms = list(enumerate(self.kernel.terms))
+        common = [(number, term) for number, term in terms if not term.context and not term.linear]
         wanted = {
-            "slope": [term for term in common if term.line],
-            "curve": [term for term in common if term.curve],
-            "slopes": [term for term in terms if term.line],
-            "slopes and curves": terms,
+            "slope": [number for number, term in common if term.line],
+            "curve": [number for number, term in common if term.curve],
+            "slopes": [number for number, term in terms if term.line],
+            "slopes and curves": [number for number, _ in terms],
         }
-        located = list(zip(self.kernel.terms, self.kernel.slices, strict=True))
-        found: dict[str, PilotSpace] = {}
+        found: dict[str, list[int]] = {}
         for name, chosen in wanted.items():
-            kept = [(term, where) for term, where in located if any(term is each for each in chosen)]
-            if kept and all(
-                len(kept) > len(space.kernel.terms) for space in found.values() if name != "curve"
-            ):
-                parameters = np.concatenate([self.kernel.parameters[where] for _, where in kept])
-                kernel = AdditiveKernel(self.kernel.blocks, tuple(term for term, _ in kept), parameters)
-                found[name] = replace(self, kernel=kernel)
+            if chosen and (name == "curve" or all(len(chosen) > len(each) for each in found.values())):
+                found[name] = chosen
         return found
 
     def terms(self, context: FloatArray) -> Iterator[TermMatrix]:
@@ -158,8 +160,8 @@ class PilotSpace:
         for term, where in kernel.located:
             yield pair.term(term, kernel.parameters[where], context_only=True)
 
-    def projected(self, context: Table, law: ActionLaw, rows: IntArray) -> FloatArray:
-        """Return the mean covariances of h with the landmarks over some rows' action distributions, (n, m).
+    def projected(self, context: Table, law: ActionLaw, rows: IntArray) -> Iterator[FloatArray]:
+        """Yield each term's mean covariances with the landmarks over some rows' action distributions, (n, m).
 
         Parameters
         ----------
@@ -172,7 +174,6 @@ class PilotSpace:
         mean, nothing = law.mean()[rows].cpu().double().numpy(), np.empty((len(rows), 0))
         inputs = self.columns.inputs(context, mean, nothing, nothing)
         means, d = LawMeans(law, _POINTS), self.width
-        found = np.zeros((len(rows), len(self.landmarks)))
         for each in self.terms(inputs.context):
             values = each.values
             if each.term.line:
@@ -191,8 +192,7 @@ class PilotSpace:
                 bell = means.at(rows, points, scales)
                 at_zero = means.at(rows, np.zeros((1, d)), scales)
                 values = values * (bell - at_zero * np.exp(-0.5 * np.sum((points / scales) ** 2, axis=1)))
-            found += values
-        return found
+            yield values
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,11 +230,11 @@ class PilotModel:
 
     def project(self, context: Table, law: ActionLaw) -> FloatArray:
         """Return the mean of h over the action distribution of every row, shape (n,), in closed form."""
-        parts = [
-            self.space.projected(context.take(rows), law, rows) @ self.weights
-            for rows in _pieces(len(context))
-        ]
-        return np.concatenate([np.empty(0), *parts]) + self.level
+        found = np.full(len(context), self.level)
+        for rows in _pieces(len(context)):
+            for each in self.space.projected(context.take(rows), law, rows):
+                found[rows] += each @ self.weights
+        return found
 
     def describe(self) -> dict[str, object]:
         """Return what was found while fitting."""
