@@ -147,6 +147,12 @@ class TableEncoder:
             image=encoder,
         )
 
+    @property
+    def n_image_features(self) -> int:
+        """Number of fixed features of the image: the last columns of every encoding."""
+        gradients = None if self.image is None else self.image.gradients
+        return 0 if gradients is None else gradients.components.shape[1]
+
     def raw(self, table: Table) -> FloatArray:
         """Return numeric columns as they are and one-hot categories, shape (n, width)."""
         return np.hstack([table.numeric[:, self.plain], *self._rest(table)])

@@ -12,11 +12,13 @@ from dmliv.data import FloatArray, IntArray, TrainingData
 from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.laws import ActionLaw
 from dmliv.kernels.additive import Inputs, Term
+from dmliv.kernels.block_index import BlockIndex, Surroundings
 from dmliv.kernels.evidence import STARTS, Control, Rows, Searched
 from dmliv.kernels.process import ProcessSettings, Regression, regress, start_kernel
+from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
 from dmliv.second_stage.kernel import column_blocks, kernel_encoder
-from dmliv.second_stage.pilot_model import INSTRUMENT, LEVEL, ColumnMean, PilotColumns
+from dmliv.second_stage.pilot_model import INSTRUMENT, LEVEL, ColumnMean, PilotColumns, split_image
 
 # Context columns with a length scale of their own; the least relevant of more share one.
 _MOST_BLOCKS = 24
@@ -28,6 +30,8 @@ _ERROR_FEATURES = 100
 _MOST_PRODUCTS = 10
 # Action columns whose mean is searched for; further ones take the parameters of the last.
 _MOST_SEARCHES = 3
+# Folds for what stands for an image, where the estimator has none.
+_IMAGE_FOLDS = 5
 # Amplitude expected of an instrument whose effect on the action differs between contexts.
 _INTERACTION = 0.1
 # A spread of the action that varies by this share of its mean, or more, makes ranks worth a try.
@@ -68,6 +72,8 @@ class ActionMean:
     ----------
     columns : PilotColumns
         Contexts as numbers, and the mean action in a context.
+    context : ndarray, shape (n, p + k)
+        Of these rows; what stands for a row's image is by models that did not see the row's fold.
     blocks : tuple of (int, int)
         Of the context's columns.
     level_terms : tuple of Term
@@ -85,6 +91,7 @@ class ActionMean:
     """
 
     columns: PilotColumns
+    context: FloatArray
     blocks: tuple[tuple[int, int], ...]
     level_terms: tuple[Term, ...]
     mean: FloatArray
@@ -96,19 +103,23 @@ class ActionMean:
 
     @classmethod
     def fit(
-        cls, part: PilotRows, image: ImageColumns | None, settings: ProcessSettings, like: ActionMean | None
+        cls, part: PilotRows, pixels: ImageColumns | None, settings: ProcessSettings, like: ActionMean | None
     ) -> ActionMean:
         """Fit the mean of every action column; with the parameters of another fit, if one is given."""
         data, action, generator = part.data, part.action, part.generator
         # Raises where pixels need trained convolutions.
-        encoder = kernel_encoder(data.context, data.context_schema, image)
-        context = encoder.standardised(data.context)
+        encoder = kernel_encoder(data.context, data.context_schema, pixels)
         discrete = data.action_spec.kind == "discrete"
         targets = action[:, 1:] if discrete else action
-        order, blocks = _blocks(context, column_blocks(encoder), np.column_stack([data.outcome, targets]))
-        context = context[:, order]
-        level = _level_terms(context, blocks)
         instrument = kernel_encoder(data.instrument, data.instrument_schema).standardised(data.instrument)
+        if like is None:
+            plain, image, widths = _in_place_of_image(part, encoder, targets, instrument)
+            order, blocks = _blocks(plain, widths, np.column_stack([data.outcome, targets]))
+            context = plain[:, order]
+        else:
+            image, order, blocks = like.columns.image, like.columns.order, like.blocks
+            context = like.context[:, : len(order)]
+        level = _level_terms(context, blocks)
         inputs = Inputs(context, instrument, instrument[:, _many_valued(instrument)])
         kernel = start_kernel(blocks, _action_terms(level, blocks, inputs), inputs, generator)
         mean, centre = np.empty(targets.shape), list[ColumnMean]()
@@ -146,10 +157,12 @@ class ActionMean:
                 strengths.append(_evidence_for_instrument(regression, table, used))
         left = targets - mean
         spreads = np.maximum(np.sqrt(np.average(left**2, axis=0, weights=data.weight)), 1e-12)
-        columns = PilotColumns(encoder, order, tuple(centre), np.ones(action.shape[1]), not discrete)
-        centred = action - columns.centres(columns.context(data.context))
+        columns = PilotColumns(encoder, order, tuple(centre), np.ones(action.shape[1]), not discrete, image)
+        with_means = columns.with_means(context)
+        centred = action - columns.centres(with_means)
         return cls(
             replace(columns, spread=np.maximum(centred.std(axis=0), 1e-12)),
+            with_means,
             blocks,
             level,
             mean,
@@ -185,6 +198,39 @@ class ActionMean:
         known = self.control
         control = Control(scores[:, None] / scale, [known.errors[0] * local], known.free * local)
         return replace(self, control=control)
+
+
+def _in_place_of_image(
+    part: PilotRows, encoder: TableEncoder, targets: FloatArray, instrument: FloatArray
+) -> tuple[FloatArray, tuple[BlockIndex, ...], list[int]]:
+    """Return contexts with few columns in place of an image's features, how to make them, and widths.
+
+    What an image does to the outcome, and to each action column, is learned from the other folds, and makes
+    up to three columns each. Widths are those of the variables.
+    """
+    data, (generator,) = part.data, part.generator.spawn(1)
+    plain, features = split_image(encoder, encoder.standardised(data.context))
+    widths = column_blocks(encoder)
+    if not features.shape[1]:
+        return plain, (), widths
+    fold = part.fold
+    if fold.max() == 0:
+        # One fold for all else: the same rows would learn the columns and be described by them.
+        fold = generator.permutation(np.arange(len(fold)) % _IMAGE_FOLDS)
+    none = plain[:, :0]
+    around = [(data.outcome, Surroundings(plain, part.action, instrument))]
+    around += [(target, Surroundings(plain, instrument, none)) for target in targets.T[:_MOST_SEARCHES]]
+    learned = [
+        BlockIndex.learn(features, columns, target, data.weight, fold, generator)
+        for target, columns in around
+    ]
+    found = [each for each in learned if each is not None]
+    context = np.hstack([plain, *(values for _, values in found)])
+    return (
+        context,
+        tuple(index for index, _ in found),
+        widths[:-1] + [1] * (context.shape[1] - plain.shape[1]),
+    )
 
 
 def _blocks(

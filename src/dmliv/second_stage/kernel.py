@@ -187,8 +187,7 @@ def kernel_encoder(table: Table, schema: TableSchema, image: ImageColumns | None
 
 def column_blocks(encoder: TableEncoder) -> list[int]:
     """Return how many standardised columns each variable has: one, its levels, or all image features."""
-    gradients = None if encoder.image is None else encoder.image.gradients
-    image = [] if gradients is None else [gradients.components.shape[1]]
+    image = [encoder.n_image_features] if encoder.n_image_features else []
     return [1] * len(encoder.scale) + list(encoder.n_levels) + image
 
 

@@ -82,15 +82,18 @@ class Pilot:
 
     def project(self, context: Table, law: ActionLaw) -> FloatArray:
         """Return the mean of the pilot of all rows over the action distribution of every row, shape (n,)."""
-        return self.model.project(context, law)
+        if self.sample is None:
+            return self.model.project_columns(self.first.context, law, np.arange(len(context)))
+        found = self.model.project(context, law)
+        found[self.sample] = self.model.project_columns(self.first.context, law, self.sample)
+        return found
 
     def evidence_against(self, data: TrainingData, law: ActionLaw, *, seed: int) -> dict[str, float]:
         """Return how strongly the moments speak for a remainder: logarithms of Bayes factors, by its size.
 
         The remainder h - pilot has the covariances of h, times a small factor: of its common slope, its
         common curve, all slopes, or slopes and curves. Its projection on context and instrument is then a
-        Gaussian process too, and outcome minus pilot either has it as its mean, or none. With images there is
-        no answer: networks learn what the pilot leaves in any case.
+        Gaussian process too, and outcome minus pilot either has it as its mean, or none.
 
         Parameters
         ----------
@@ -100,14 +103,11 @@ class Pilot:
         seed : int
             Draws the rows, if there are many.
         """
-        if self.model.space.columns.encoder.image is not None:
-            # A kernel of fixed features is a poor judge of what networks can learn from images.
-            return {}
         sample = np.arange(len(data)) if self.sample is None else self.sample
         used = np.flatnonzero(data.weight[sample] > 0.0)
         chosen = np.sort(np.random.default_rng([seed, 8]).permutation(used)[:_TEST_ROWS])
         rows = sample[chosen]
-        context, root = data.context.take(rows), np.sqrt(data.weight[rows])
+        root = np.sqrt(data.weight[rows])
         left = root * (data.outcome[rows] - self.values[chosen])
         noise = max(float(left @ left) / len(rows), np.finfo(np.float64).eps)
         found = {}
@@ -115,7 +115,7 @@ class Pilot:
         space = replace(self.model.space, kernel=self.regression.searched.candidates).of_action()
         parts = space.parts()
         projections = {name: np.zeros((len(rows), len(space.landmarks))) for name in parts}
-        for number, values in enumerate(space.projected(context, law, rows)):
+        for number, values in enumerate(space.projected(self.first.context[chosen], law, rows)):
             for name in parts:
                 if number in parts[name]:
                     projections[name] += values
@@ -237,7 +237,7 @@ class ControlFunction:
         data, d, k = rows.data, rows.action.shape[1], first.control.columns.shape[1]
         control = first.control.columns
         moving = np.hstack([control, products(control, first.instrument)])
-        inputs = first.columns.inputs(data.context, rows.action, moving, control)
+        inputs = first.columns.inputs(first.context, rows.action, moving, control)
         blocks, terms = _outcome_terms(first, d, inputs.line.shape[1])
         regression = regress(
             start_kernel(blocks, terms, inputs, rows.generator),
@@ -261,7 +261,7 @@ class ControlFunction:
     def _fit_level(self, rows: PilotRows, first: ActionMean, searched: Searched | None) -> Pilot:
         """Return a pilot without the action: the instrument says too little about its effect."""
         data, none = rows.data, np.empty((len(rows.data), 0))
-        inputs = first.columns.inputs(data.context, rows.action, none, none)
+        inputs = first.columns.inputs(first.context, rows.action, none, none)
         regression = regress(
             start_kernel(first.blocks, first.level_terms, inputs, rows.generator),
             Rows(inputs, data.outcome, data.weight, Control.none(len(data))),

@@ -10,6 +10,7 @@ import numpy as np
 from dmliv.data import FloatArray, IntArray, Table
 from dmliv.first_stage.laws import ActionLaw
 from dmliv.kernels.additive import AdditiveKernel, Inputs, Pair, TermMatrix
+from dmliv.kernels.block_index import BlockIndex
 from dmliv.nets.encoding import TableEncoder
 from dmliv.second_stage.base import StructuralModel
 from dmliv.second_stage.law_means import LawMeans
@@ -48,6 +49,13 @@ class ColumnMean:
         return np.asarray(self.level + self.kernel.matrix(rows, self.landmarks) @ self.weights)
 
 
+def split_image(encoder: TableEncoder, standardised: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the plain columns of contexts as numbers, and the features of their image, which come last."""
+    width = standardised.shape[1] - encoder.n_image_features
+    columns = np.asarray(standardised, dtype=np.float64)
+    return columns[:, :width], columns[:, width:]
+
+
 @dataclass(frozen=True, eq=False)
 class PilotColumns:
     """What a pilot's kernel sees of contexts and actions.
@@ -69,6 +77,9 @@ class PilotColumns:
         What centred actions are divided by.
     bends : bool
         Whether the action is continuous, so that h may bend in it.
+    image : tuple of BlockIndex
+        What stands for the features of an image: for what they do to the outcome, and to the action. Before
+        they are ordered, the columns end with them.
     """
 
     encoder: TableEncoder
@@ -76,10 +87,16 @@ class PilotColumns:
     centre: tuple[ColumnMean, ...]
     spread: FloatArray
     bends: bool
+    image: tuple[BlockIndex, ...] = ()
 
     def context(self, context: Table) -> FloatArray:
         """Return contexts as numbers, the mean of each action column last, shape (n, p + k)."""
-        own = np.asarray(self.encoder.standardised(context)[:, self.order], dtype=np.float64)
+        plain, features = split_image(self.encoder, self.encoder.standardised(context))
+        own = np.hstack([plain, *(index.at(features) for index in self.image)])
+        return self.with_means(own[:, self.order])
+
+    def with_means(self, own: FloatArray) -> FloatArray:
+        """Return columns of contexts (n, p) and the mean of each action column there, shape (n, p + k)."""
         return np.column_stack([own, *(each.at(own) for each in self.centre)])
 
     def centres(self, context: FloatArray) -> FloatArray:
@@ -89,14 +106,13 @@ class PilotColumns:
         return found if self.bends else np.column_stack([1.0 - found.sum(axis=1), found])
 
     def inputs(
-        self, context: Table, action: FloatArray, control_lines: FloatArray, control_curves: FloatArray
+        self, columns: FloatArray, action: FloatArray, control_lines: FloatArray, control_curves: FloatArray
     ) -> Inputs:
-        """Return the columns of contexts, actions (n, d) and functions of the control variable.
+        """Return columns of contexts (n, p + k), actions (n, d) and functions of the control variable.
 
         Lines are in the action, the centred action, its mean in the context and ``control_lines``; curves in
         the action, if it is continuous, and in ``control_curves``.
         """
-        columns = self.context(context)
         centre = self.centres(columns)
         return Inputs(
             columns,
@@ -160,34 +176,34 @@ class PilotSpace:
         for term, where in kernel.located:
             yield pair.term(term, kernel.parameters[where], context_only=True)
 
-    def projected(self, context: Table, law: ActionLaw, rows: IntArray) -> Iterator[FloatArray]:
+    def projected(self, columns: FloatArray, law: ActionLaw, rows: IntArray) -> Iterator[FloatArray]:
         """Yield each term's mean covariances with the landmarks over some rows' action distributions, (n, m).
 
         Parameters
         ----------
-        context : Table
-            Of these rows.
+        columns : ndarray, shape (n, p + k)
+            Of the contexts of these rows.
         law : ActionLaw
             Of all rows.
         rows : ndarray of int, shape (n,)
         """
         mean, nothing = law.mean()[rows].cpu().double().numpy(), np.empty((len(rows), 0))
-        inputs = self.columns.inputs(context, mean, nothing, nothing)
+        inputs = self.columns.inputs(columns, mean, nothing, nothing)
         means, d = LawMeans(law, _POINTS), self.width
         for each in self.terms(inputs.context):
             values = each.values
             if each.term.line:
-                columns = list(each.term.line)
-                values = values * (inputs.line[:, columns] @ self.landmarks.line[:, columns].T)
+                lines = list(each.term.line)
+                values = values * (inputs.line[:, lines] @ self.landmarks.line[:, lines].T)
             if each.term.curve:
-                columns = list(each.term.curve)
-                points, scales = self.landmarks.curve[:, columns], each.curve_scales
-                if len(columns) < d:
+                curves = list(each.term.curve)
+                points, scales = self.landmarks.curve[:, curves], each.curve_scales
+                if len(curves) < d:
                     # Columns that the term leaves out do not matter: their kernel is as good as one.
                     wide = np.full(d, 1e6)
-                    wide[columns] = scales
+                    wide[curves] = scales
                     whole = np.zeros((len(points), d))
-                    whole[:, columns] = points
+                    whole[:, curves] = points
                     points, scales = whole, wide
                 bell = means.at(rows, points, scales)
                 at_zero = means.at(rows, np.zeros((1, d)), scales)
@@ -230,10 +246,18 @@ class PilotModel:
 
     def project(self, context: Table, law: ActionLaw) -> FloatArray:
         """Return the mean of h over the action distribution of every row, shape (n,), in closed form."""
-        found = np.full(len(context), self.level)
-        for rows in _pieces(len(context)):
-            for each in self.space.projected(context.take(rows), law, rows):
-                found[rows] += each @ self.weights
+        parts = [
+            self.project_columns(self.space.columns.context(context.take(rows)), law, rows)
+            for rows in _pieces(len(context))
+        ]
+        return np.concatenate([np.empty(0), *parts])
+
+    def project_columns(self, columns: FloatArray, law: ActionLaw, rows: IntArray) -> FloatArray:
+        """Return the same of some rows, for columns of their contexts (n, p + k)."""
+        found = np.full(len(rows), self.level)
+        for piece in _pieces(len(rows)):
+            for each in self.space.projected(columns[piece], law, rows[piece]):
+                found[piece] += each @ self.weights
         return found
 
     def describe(self) -> dict[str, object]:

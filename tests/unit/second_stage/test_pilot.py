@@ -454,7 +454,30 @@ class TestContexts:
         image = ImageColumns(8, 8, first=0)
         pilot = rows.fit(replace(SMALL, image=image))
         assert np.isfinite(pilot.model.predict(rows.data.context, rows.action)).all()
-        # What it leaves is learned in any case.
-        assert pilot.evidence_against(rows.data, rows.law, seed=0) == {}
+        # Pixels that do nothing leave no columns.
+        assert pilot.model.space.columns.image == ()
         with pytest.raises(InputError, match="features='gradients'"):
             rows.fit(replace(SMALL, image=replace(image, features="convolution")))
+
+    def test_an_image_that_decides_the_effect(self) -> None:
+        rng = np.random.default_rng(0)
+        n, size = 500, 12
+        bars = rng.integers(0, 2, n)
+        pixels = 0.1 * rng.uniform(size=(n, size, size))
+        # A bar that stands doubles the effect; one that lies turns it round.
+        pixels[bars == 0, :, 5:7] = 1.0
+        pixels[bars == 1, 5:7, :] = 1.0
+        z, hidden = rng.standard_normal(n), rng.standard_normal(n)
+        action = z + hidden
+        effect = np.where(bars == 0, 2.0, -1.0)
+        outcome = effect * action + hidden + 0.3 * rng.standard_normal(n)
+        rows = gaussian_rows(outcome, action, z, np.ones(n), Z=z, X=pixels.reshape(n, -1))
+        pilot = rows.fit(replace(SMALL, image=ImageColumns(size, size, first=0)))
+        (index,) = pilot.model.space.columns.image
+        assert pilot.first.context.shape == (n, index.weights.shape[1] + 1)
+        slope = rows.effect(pilot)
+        assert slope[bars == 0].mean() == pytest.approx(2.0, abs=0.25)
+        assert slope[bars == 1].mean() == pytest.approx(-1.0, abs=0.25)
+        # Its parameters and columns are kept where only weights differ.
+        again = rows.fit(replace(SMALL, image=ImageColumns(size, size, first=0)), like=pilot)
+        np.testing.assert_allclose(again.values, pilot.values, atol=1e-8)
