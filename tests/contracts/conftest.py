@@ -28,6 +28,7 @@ from dmliv.estimators.two_stage import TwoStageIV
 from dmliv.first_stage.networks import NeuralAction, NeuralOutcome
 from dmliv.first_stage.regressors import RegressorAction, RegressorOutcome
 from dmliv.learners import Learners
+from dmliv.nets.images import ImageColumns
 from dmliv.nets.settings import NetworkSettings
 from dmliv.second_stage.linear import LinearStructural
 from dmliv.second_stage.network import NeuralStructural
@@ -61,6 +62,12 @@ def tiny_learners() -> Learners:
 def choosing_learners() -> Learners:
     """Small networks with something to choose in every role."""
     return tiny(encodings=("standardised", "piecewise"))
+
+
+@pytest.fixture
+def convolution_learners() -> Learners:
+    """Small networks with convolutions for contexts that are images of 28 x 28 pixels."""
+    return tiny(image=ImageColumns(28, 28, first=0, features="convolution"))
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
+
+from dmliv import load
 
 ABSENT = np.arange(100) % 4 == 1
 WEIGHT = np.where(ABSENT, 0.0, 1.0)
@@ -65,6 +69,47 @@ class TestSeeds:
         np.testing.assert_array_equal(
             estimator.predict(plain.T, plain.X), method.fitted(plain).predict(plain.T, plain.X)
         )
+
+
+@pytest.fixture
+def double_by_default() -> Iterator[None]:
+    """Double precision for all tensors that name none, as users of Gaussian-process libraries set it."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+@pytest.mark.usefixtures("double_by_default")
+class TestDefaultPrecision:
+    def test_every_estimator(self, method: Any, plain: Any, labels: Any, two_columns: Any) -> None:
+        for case in (plain, labels, two_columns):
+            estimator = method.make().fit(**case.roles)
+            known = method.fitted(case).predict(case.T, case.X)
+            np.testing.assert_array_equal(estimator.predict(case.T, case.X), known)
+            decided = estimator.policy(case.candidates).decide(case.X)
+            assert len(decided) == len(case.Y)
+
+    def test_networks_for_h(self, make: Any, choosing_learners: Any, plain: Any) -> None:
+        estimator = make(choosing_learners, pilot=None).fit(**plain.roles)
+        with_networks = estimator.predict(plain.T, plain.X)
+        torch.set_default_dtype(torch.float32)
+        again = make(choosing_learners, pilot=None).fit(**plain.roles)
+        np.testing.assert_array_equal(again.predict(plain.T, plain.X), with_networks)
+
+    def test_convolutions(self, make: Any, convolution_learners: Any) -> None:
+        rng = np.random.default_rng(0)
+        z, hidden = rng.standard_normal((2, 100))
+        pixels = rng.uniform(size=(100, 784))
+        estimator = make(convolution_learners, pilot=None)
+        estimator.fit(z + 2.0 * hidden, z + hidden, Z=z, X=pixels)
+        assert np.isfinite(estimator.predict(z + hidden, pixels)).all()
+
+    def test_saved_files(self, method: Any, plain: Any, tmp_path: Path) -> None:
+        fitted = method.fitted(plain)
+        fitted.save(tmp_path / "model.dmliv")
+        again = load(tmp_path / "model.dmliv")
+        np.testing.assert_array_equal(again.predict(plain.T, plain.X), fitted.predict(plain.T, plain.X))
 
 
 class TestUnits:

@@ -73,7 +73,7 @@ class ObservedActions:
         actions = torch.as_tensor(self.actions[rows], dtype=torch.float32, device=self.device)
         if self.discrete:
             return CategoricalLaw(actions)
-        no_residual = torch.zeros((1, 1, actions.shape[1]), device=self.device)
+        no_residual = torch.zeros((1, 1, actions.shape[1]), dtype=torch.float32, device=self.device)
         pool = torch.zeros(len(rows), dtype=torch.long, device=self.device)
         return ResidualLaw(actions, no_residual, pool)
 

@@ -149,7 +149,7 @@ def parts_of(row_sets: Sequence[IntArray], n_rows: int) -> tuple[IntArray, Tenso
         inside = np.zeros(n_rows, dtype=np.int64)
         inside[rows] = 1
         parts = np.unique(2 * parts + inside, return_inverse=True)[1]
-    uses = torch.zeros(len(row_sets), int(parts.max()) + 1)
+    uses = torch.zeros(len(row_sets), int(parts.max()) + 1, dtype=torch.float32)
     for member, rows in enumerate(row_sets):
         uses[member, torch.from_numpy(np.unique(parts[rows]))] = 1.0
     return parts, uses

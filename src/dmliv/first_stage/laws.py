@@ -136,7 +136,7 @@ class MixtureLaw:
             actions = means + factors.squeeze(-1) * noise
         else:
             actions = means + (factors @ noise.unsqueeze(-1)).squeeze(-1)
-        return Nodes(actions, torch.full(shape, 1.0 / n_draws, device=device))
+        return Nodes(actions, torch.full(shape, 1.0 / n_draws, dtype=torch.float32, device=device))
 
     def nodes(self, rows: Tensor, n_points: int) -> Nodes:
         """Gauss-Hermite nodes of every component, ``G * n_points ** d`` per row."""
@@ -212,7 +212,7 @@ class CategoricalLaw:
         cumulative = self.probabilities[rows].cumsum(-1)
         classes = (cumulative.unsqueeze(-2) < uniform.unsqueeze(-1)).sum(-1).clamp_(max=n_classes - 1)
         actions = torch.nn.functional.one_hot(classes, n_classes).to(self.probabilities.dtype)
-        return Nodes(actions, torch.full(shape, 1.0 / n_draws, device=uniform.device))
+        return Nodes(actions, torch.full(shape, 1.0 / n_draws, dtype=torch.float32, device=uniform.device))
 
     def nodes(self, rows: Tensor, n_points: int) -> Nodes:
         """Return every class with its probability: the exact sum."""
@@ -267,15 +267,16 @@ class ResidualLaw:
         """Add residuals drawn with replacement from the row's pool."""
         shape = (*rows.shape, n_draws)
         device = self.location.device
-        index = drawn(partial(torch.randint, self.residuals.shape[1]), shape, generator, device)
+        draw = partial(torch.randint, self.residuals.shape[1])
+        index = drawn(draw, shape, generator, device, dtype=torch.long)
         actions = self.location[rows].unsqueeze(-2) + self.residuals[self.pool[rows].unsqueeze(-1), index]
-        return Nodes(actions, torch.full(shape, 1.0 / n_draws, device=device))
+        return Nodes(actions, torch.full(shape, 1.0 / n_draws, dtype=torch.float32, device=device))
 
     def nodes(self, rows: Tensor, n_points: int) -> Nodes:
         """Add evenly spaced order statistics of the pool (ordered by the first column), 8 per point."""
         wanted = min(8 * n_points, self.residuals.shape[1])
         # The middle of each of ``wanted`` equal slices: including the extremes would overstate the spread.
-        middles = (torch.arange(wanted, device=self.location.device) + 0.5) * (
+        middles = (torch.arange(wanted, dtype=torch.float32, device=self.location.device) + 0.5) * (
             self.residuals.shape[1] / wanted
         )
         order = self.residuals[..., 0].argsort(dim=1)[:, middles.long()]
@@ -283,7 +284,10 @@ class ResidualLaw:
         # The thinned pool keeps the mean of the whole one, so that the law's mean stays exact.
         chosen = chosen - chosen.mean(1, keepdim=True) + self.residuals.mean(1, keepdim=True)
         actions = self.location[rows].unsqueeze(-2) + chosen[self.pool[rows]]
-        return Nodes(actions, torch.full((*rows.shape, wanted), 1.0 / wanted, device=actions.device))
+        return Nodes(
+            actions,
+            torch.full((*rows.shape, wanted), 1.0 / wanted, dtype=torch.float32, device=actions.device),
+        )
 
     def mean(self) -> Tensor:
         """Return the mean action, shape (n_rows, d)."""

@@ -75,7 +75,7 @@ class FittedStack:
             columns = ExogenousColumns(self.encoder, device)
             for position, member in enumerate(side.members):
                 net, rows = side.net.subset([position]), row_sets[member]
-                outputs = torch.empty((len(rows), net.widths[-1]), device=device)
+                outputs = torch.empty((len(rows), net.widths[-1]), dtype=torch.float32, device=device)
                 for start in range(0, len(rows), _CHUNK_ROWS):
                     part = rows[start : start + _CHUNK_ROWS]
                     context = Columns.of(exogenous.context.take(part), self.encoder.context, device)

@@ -79,7 +79,7 @@ class ColumnEncoder:
 
     def no_rows(self) -> Columns:
         """Return columns without rows: what is made of them tells the width of an encoding."""
-        numeric = torch.empty((0, len(self._knots)), device=self._scale.device)
+        numeric = torch.empty((0, len(self._knots)), dtype=torch.float32, device=self._scale.device)
         codes = torch.empty((0, len(self._n_levels)), dtype=torch.int32, device=self._scale.device)
         return Columns(numeric, codes)
 

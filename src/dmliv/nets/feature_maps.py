@@ -73,20 +73,20 @@ class FeatureMap(nn.Module):
         for fan_in, n_out in () if front is None else front.shapes:
             bound = fan_in**-0.5
             for shape in ((1, fan_in, n_out), (1, 1, n_out)):
-                values = torch.empty(shape).uniform_(-bound, bound, generator=draws)
+                values = torch.empty(shape, dtype=torch.float32).uniform_(-bound, bound, generator=draws)
                 self.convolutions.append(nn.Parameter(values))
         body: list[nn.Module] = []
         width = n_inputs + (0 if front is None else front.n_features)
         for layer in layers:
             # Without initial weights, because torch would draw them from its global state.
-            linear = skip_init(nn.Linear, width, layer.width)  # type: ignore[no-untyped-call]
+            linear = skip_init(nn.Linear, width, layer.width, dtype=torch.float32)  # type: ignore[no-untyped-call]
             bound = max(width, 1) ** -0.5
             with torch.no_grad():
                 linear.weight.uniform_(-bound, bound, generator=draws)
                 linear.bias.uniform_(-bound, bound, generator=draws)
             body.append(linear)
             if layer.normalised:
-                body.append(nn.BatchNorm1d(layer.width))
+                body.append(nn.BatchNorm1d(layer.width, dtype=torch.float32))
             if layer.rectified:
                 body.append(nn.ReLU())
             width = layer.width
@@ -126,7 +126,9 @@ class Adam:
         self._parameters, self._weight_decay = list(parameters), weight_decay
         self._means = [torch.zeros_like(parameter) for parameter in self._parameters]
         self._squares = [torch.zeros_like(parameter) for parameter in self._parameters]
-        self._steps = [torch.zeros((), device=parameter.device) for parameter in self._parameters]
+        self._steps = [
+            torch.zeros((), dtype=torch.float32, device=parameter.device) for parameter in self._parameters
+        ]
 
     def step(self, loss: Tensor, learning_rate: float) -> None:
         """Take one step down the gradient of ``loss``."""

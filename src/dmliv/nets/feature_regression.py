@@ -179,7 +179,7 @@ class FeatureRegression:
         if not self.action_map.trainable:
             with torch.no_grad():
                 return float(self.action_loss(*fixed)[0] / self.second.weight.sum())
-        loss = torch.zeros(())
+        loss = torch.zeros((), dtype=torch.float32)
         with _training(self.action_map):
             for _ in range(self.plan.steps[2]):
                 loss, _ = self.action_loss(*fixed)

@@ -143,7 +143,7 @@ def _edge_histograms(
 
 def _triangle(cell: int) -> Tensor:
     """Return a tent-shaped weighting of twice a cell's size, so that neighbouring cells overlap smoothly."""
-    tent = 1.0 - (torch.arange(2 * cell) - (cell - 0.5)).abs() / cell
+    tent = 1.0 - (torch.arange(2 * cell, dtype=torch.float32) - (cell - 0.5)).abs() / cell
     return torch.outer(tent, tent).view(1, 1, 2 * cell, 2 * cell)
 
 

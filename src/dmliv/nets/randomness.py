@@ -51,23 +51,26 @@ def drawn(
     device: torch.device,
     *,
     axis: int = 0,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Return random numbers for the members of a stack.
 
     Parameters
     ----------
     make : callable
-        Such as ``torch.rand``; takes a shape, a generator and a device.
+        Such as ``torch.rand``; takes a shape, a generator, a type and a device.
     shape : tuple of int
     draws : Draws
     device : torch.device
     axis : int
         Where the members are.
+    dtype : torch.dtype
+        Named here, because users may have changed the type that torch takes where none is named.
     """
     if isinstance(draws, torch.Generator):
-        return make(shape, generator=draws, device=device)
+        return make(shape, generator=draws, dtype=dtype, device=device)
     part = (*shape[:axis], shape[axis] // len(draws), *shape[axis + 1 :])
-    return torch.cat([make(part, generator=each, device=device) for each in draws], dim=axis)
+    return torch.cat([make(part, generator=each, dtype=dtype, device=device) for each in draws], dim=axis)
 
 
 def epoch_order(

@@ -191,7 +191,7 @@ class StackedMLP(nn.Module):
         if float(torch.linalg.vector_norm(self.flat.grad)) <= limit:
             return
         blocks = [block for pair in self.layers(self.flat.grad) for block in pair]
-        squared = torch.zeros(self.n_members, device=self.device)
+        squared = torch.zeros(self.n_members, dtype=torch.float32, device=self.device)
         for block in blocks:
             squared += torch.linalg.vector_norm(block.flatten(1), dim=1).square_()
         factors = (limit / squared.sqrt()).clamp_(max=1.0)
@@ -212,7 +212,7 @@ class StackedMLP(nn.Module):
     def spread_over_members(self, values: Sequence[float]) -> Tensor:
         """Return a tensor shaped like ``flat`` that holds, for every weight, the value of its member."""
         spread = torch.empty_like(self.flat)
-        member_values = torch.tensor(list(values), device=self.device).view(-1, 1, 1)
+        member_values = torch.tensor(list(values), dtype=torch.float32, device=self.device).view(-1, 1, 1)
         for weight, bias in self.layers(spread):
             weight.copy_(member_values.expand_as(weight))
             bias.copy_(member_values.expand_as(bias))
@@ -255,7 +255,7 @@ class StackedMLP(nn.Module):
     def take_buffer(self, shape: tuple[int, ...]) -> Tensor:
         """Return uninitialised memory, reused from an earlier step when there is some."""
         free = self._workspace[shape]
-        return free.pop() if free else torch.empty(shape, device=self.device)
+        return free.pop() if free else torch.empty(shape, dtype=torch.float32, device=self.device)
 
     def return_buffer(self, buffer: Tensor) -> None:
         """Give memory back for the next step."""
@@ -307,7 +307,11 @@ class _StackedPass(torch.autograd.Function):
                 hidden = tall_outputs(hidden, weight, bias, scales[index])
                 break
             shape = (net.n_members, hidden.shape[1], weight.shape[2])
-            out = net.take_buffer(shape) if reuse and not last else torch.empty(shape, device=flat.device)
+            out = (
+                net.take_buffer(shape)
+                if reuse and not last
+                else torch.empty(shape, dtype=flat.dtype, device=flat.device)
+            )
             torch.baddbmm(bias, hidden, weight, alpha=scales[index], out=out)
             hidden = out
             if not last:
@@ -352,7 +356,11 @@ class _StackedPass(torch.autograd.Function):
             below = gradient
             if index > 0 or ctx.needs_input_grad[0]:
                 shape = (net.n_members, hidden.shape[1], weight.shape[1])
-                below = net.take_buffer(shape) if ctx.reuse else torch.empty(shape, device=flat.device)
+                below = (
+                    net.take_buffer(shape)
+                    if ctx.reuse
+                    else torch.empty(shape, dtype=flat.dtype, device=flat.device)
+                )
                 if tall:
                     tall_input_gradient(gradient, weight, scale, below)
                 else:

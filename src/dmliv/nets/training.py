@@ -251,7 +251,7 @@ def descend(
     with single_thread(), progress.stage(label, all_steps if shows_steps else plan.epochs) as advance:
         for epoch in range(plan.epochs):
             net.train()
-            total, taken = torch.zeros(net.n_members, device=net.device), 0
+            total, taken = torch.zeros(net.n_members, dtype=torch.float32, device=net.device), 0
             for member_loss in epoch_losses():
                 net.flat.grad = None
                 member_loss.sum().backward()  # type: ignore[no-untyped-call]
@@ -297,7 +297,7 @@ class _AdamW:
     def __init__(self, parameter: Tensor, weight_decay: float) -> None:
         self._parameter, self._weight_decay = parameter, weight_decay
         self._mean, self._square = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        self._step = torch.zeros((), device=parameter.device)
+        self._step = torch.zeros((), dtype=torch.float32, device=parameter.device)
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
@@ -350,7 +350,7 @@ class _Heldout:
     @torch.no_grad()
     def evaluate(self) -> npt.NDArray[np.float64]:
         self._net.eval()
-        total = torch.zeros(self._net.n_members, device=self._net.device)
+        total = torch.zeros(self._net.n_members, dtype=torch.float32, device=self._net.device)
         for rows, weight in zip(
             torch.split(self._rows, _EVALUATION_CHUNK, dim=1),
             torch.split(self._weight, _EVALUATION_CHUNK, dim=1),

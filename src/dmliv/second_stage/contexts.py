@@ -44,7 +44,7 @@ class ContextColumns:
 
     def at(self, rows: Tensor, view: Tensor) -> Tensor:
         """Return inputs (M, B, width) at rows (M, B), in the encodings ``view`` (M, 1)."""
-        inputs = torch.zeros((*rows.shape, self.width), device=rows.device)
+        inputs = torch.zeros((*rows.shape, self.width), dtype=torch.float32, device=rows.device)
         for position, encoder in enumerate(self._encoders):
             members = torch.nonzero(view[:, 0] == position).flatten()
             if not members.numel():

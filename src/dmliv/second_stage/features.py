@@ -182,7 +182,9 @@ class StructuralColumns:
         else:
             features = bins
         if self._intercept is None or self._slopes is None or bins is None:
-            return features, torch.zeros((len(context), self._action_width), device=features.device)
+            return features, torch.zeros(
+                (len(context), self._action_width), dtype=features.dtype, device=features.device
+            )
         centre = torch.addmm(self._intercept, bins, self._slopes)
         return torch.cat([features, centre], dim=1), centre
 

@@ -115,7 +115,7 @@ class ProjectedLoss:
         )
         targets = np.concatenate([split.target for split in splits]).astype(np.float32)
         self._target = torch.from_numpy(targets).to(device)
-        self._variance_weight = torch.tensor(float(variance_weight), device=device)
+        self._variance_weight = torch.tensor(float(variance_weight), dtype=torch.float32, device=device)
         # Twins look at the same rows, so they can share the draws of the first of them.
         self._draw_members: Tensor | None = None
         self._draws_of: Tensor | None = None

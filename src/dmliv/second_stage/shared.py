@@ -77,7 +77,7 @@ def train_on_blocks(
     columns = StructuralColumns(encoder, encoding, device)
     encode_action = encoder.action_encoder(encoding, device)
     draws = torch.Generator(device=device).manual_seed(int(generator.integers(2**31)))
-    weight = torch.tensor(float(variance_weight), device=device)
+    weight = torch.tensor(float(variance_weight), dtype=torch.float32, device=device)
     net = StackedMLP(
         n_members,
         (columns.width + encoder.action_features_width(encoding), *settings.hidden, 1),

@@ -238,7 +238,7 @@ def _place(rows: ParquetRows, nuisances: str | os.PathLike[str] | None) -> Path:
 
 
 def _uses(plan: list[MemberPlan], n_parts: int) -> Tensor:
-    uses = torch.zeros(len(plan), n_parts)
+    uses = torch.zeros(len(plan), n_parts, dtype=torch.float32)
     for member, each in enumerate(plan):
         uses[member, torch.from_numpy(each.fit_rows)] = 1.0
     return uses
