@@ -35,12 +35,12 @@ CONTEXTS = (*PLAIN, "seats", "kind")
 KINDS = np.array(["business", "family", "student", "retired"])
 INSTRUMENTS = ("fuel", "wage")
 LIMIT = 4.0
-IMPORT = "import pathlib, sys, dmliv.cli, dmliv.model_fits"
+IMPORT = "import pathlib, sys, dmliv.cli, dmliv.cli.fitting"
 READ = f"""
 {IMPORT}
 from dmliv.progress import SilentProgress
-from dmliv.streaming import ParquetRows, csv_as_parquet
-from dmliv.streaming.scan import sample_of
+from dmliv.data import ParquetRows, csv_as_parquet
+from dmliv.data.parquet import sample_of
 file = pathlib.Path(sys.argv[1])
 roles = {{"outcome": ["sales"], "action": ["price"], "instrument": {list(INSTRUMENTS)}}}
 roles["context"] = {list(CONTEXTS)}

@@ -28,9 +28,9 @@ from dmliv.data import prepare
 from dmliv.diagnostics import WEAK_F, diagnose
 from dmliv.diagnostics.diagnose import BALANCED, FOLD_SPREAD, MOMENT_LEVEL, UNSUPPORTED, WEAK_CONTEXTS
 from dmliv.diagnostics.strength import instrument_strength
-from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.regressors import RegressorAction, RegressorOutcome
 from dmliv.learners import Learners, neural
+from dmliv.parallel.runtime import Runtime
 from dmliv.problems import TicketDemand
 from dmliv.progress import SilentProgress
 from dmliv.second_stage.kernel import KernelStructural

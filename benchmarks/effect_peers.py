@@ -22,12 +22,12 @@ import numpy as np
 from effect_peer_estimators import CARD_PEERS, ENCOURAGEMENT_PEERS, MEAN_ONLY, PACKAGES
 from peer_common import run_missing
 
-from dmliv.bench_commands import read_numbers
 from dmliv.benchmark.instrument_grids import mean_effects
 from dmliv.benchmark.store import Record, RecordStore
 from dmliv.benchmark.summary import Contents, Group, arrange, cell_label
 from dmliv.benchmark.tables import caption
 from dmliv.benchmark.trials import Grid, Method, Trial, plan
+from dmliv.cli.bench import read_numbers
 from dmliv.data import FloatArray
 from dmliv.problems import CardWages
 

@@ -25,10 +25,10 @@ from rich.progress import track
 
 import dmliv
 from dmliv import CEDMLIV, DFIV, DMLIV, DeepGMM, DeepIV, KernelIV, TwoStageLeastSquares
-from dmliv.data import FloatArray
+from dmliv.data import FloatArray, ParquetRows
+from dmliv.estimators import fit_parquet
 from dmliv.learners import ImageColumns, boosting, forest, kernel, neural, paper_neural
 from dmliv.problems import SUITE, TicketDemand
-from dmliv.streaming import ParquetRows, fit_parquet
 
 ROWS: Final = 240
 EXACT, TRAINED = 1e-10, 1e-5

@@ -19,7 +19,7 @@ import numpy as np
 
 from dmliv import DMLIV
 from dmliv.benchmark.environment import commit, versions
-from dmliv.functionals import around
+from dmliv.inference.functionals import around
 from dmliv.problems import TicketDemand
 from dmliv.problems.suite import SUITE
 

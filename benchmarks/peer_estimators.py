@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from econml.iv import dml
 from econml.iv.dr import ForestDRIV
-from econml.iv.sieve import SieveTSLS
+from econml.iv.series import SieveTSLS
 from linearmodels.iv import IV2SLS
 from peer_common import BOOSTED, Contender, cautious, nuisance, products, with_ones
 from scipy.linalg import qr
@@ -294,13 +294,13 @@ PEERS = (
         settings=f"{FOLDED}; projected instrument, 400 trees with leaves of 20 rows; linear in the action",
     ),
     Contender(
-        "econml-sieve",
+        "econml-series",
         "EconML SieveTSLS",
         partial(sieve_tsls, 2, 1),
         settings="contexts quadratic, action and instrument linear, all products",
     ),
     Contender(
-        "econml-sieve-cubic",
+        "econml-series-cubic",
         "EconML SieveTSLS, action cubic",
         partial(sieve_tsls, 1, 3),
         settings="contexts linear, action and instrument cubic, all products",

@@ -21,11 +21,11 @@ import numpy as np
 from peer_common import run_missing
 from peer_estimators import OURS, PEERS
 
-from dmliv.bench_commands import read_numbers
 from dmliv.benchmark.store import RecordStore
 from dmliv.benchmark.summary import Contents, Group, arrange
 from dmliv.benchmark.tables import caption
 from dmliv.benchmark.trials import Cell, Grid, Metric, Metrics, plan
+from dmliv.cli.bench import read_numbers
 from dmliv.data import IVData
 from dmliv.problems import TicketDemand
 from dmliv.problems.suite import SaturatingDose, UShapedLoad, WavyResponse

@@ -22,14 +22,14 @@ import numpy as np
 from peer_common import run_missing
 
 from dmliv import DMLIV
-from dmliv.bench_commands import read_numbers
-from dmliv.benchmark import problems
-from dmliv.benchmark.effects import card_tasks, encouragement_tasks
+from dmliv.benchmark.effect_tasks import card_tasks, encouragement_tasks
 from dmliv.benchmark.store import RecordStore
-from dmliv.benchmark.suite import ordinary_tasks, suite_tasks, violation_tasks
+from dmliv.benchmark.suite_tasks import ordinary_tasks, suite_tasks, violation_tasks
 from dmliv.benchmark.summary import Contents, arrange, cell_label
 from dmliv.benchmark.tables import caption
+from dmliv.benchmark.tasks import demand
 from dmliv.benchmark.trials import Cell, Grid, Method, Metric, plan
+from dmliv.cli.bench import read_numbers
 from dmliv.data import FloatArray
 from dmliv.kernels import evidence, process
 from dmliv.kernels.additive import Term
@@ -212,9 +212,9 @@ def parts_grid() -> Grid:
     suite, violations = ({task.name: task for task in tasks} for tasks in (suite_tasks(), violation_tasks()))
     ordinary = {task.label: task for task in ordinary_tasks()}
     cells = (
-        Cell(problems.demand(), 1000),
-        Cell(problems.demand(0.2), 5000),
-        Cell(problems.demand(0.01), 5000),
+        Cell(demand(), 1000),
+        Cell(demand(0.2), 5000),
+        Cell(demand(0.01), 5000),
         Cell(ordinary["saturating-dose, 3 %"], 1000),
         Cell(ordinary["u-shaped-load, 10 %"], 1000),
         Cell(suite["twenty-columns"], 2000),

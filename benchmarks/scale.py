@@ -38,24 +38,24 @@ from rich.progress import track
 from scale_page import render
 
 from dmliv import DMLIV
-from dmliv.benchmark.backends import Workers
 from dmliv.benchmark.grids import grid
 from dmliv.benchmark.runner import run
 from dmliv.benchmark.store import RecordStore
 from dmliv.benchmark.trials import plan
-from dmliv.data import prepare
-from dmliv.first_stage.base import Runtime
+from dmliv.data import ParquetRows, prepare
+from dmliv.estimators import fit_parquet
 from dmliv.first_stage.blocks import resident, sample_encoder
-from dmliv.first_stage.choice import ChosenInputs
+from dmliv.first_stage.encoding_choice import ChosenInputs
 from dmliv.first_stage.networks import NeuralAction, NeuralOutcome
-from dmliv.first_stage.shared import SharedRows
+from dmliv.first_stage.shared_batches import SharedRows
 from dmliv.learners import neural
 from dmliv.nets.heads import Head, MeanHead, MixtureHead
 from dmliv.nets.settings import LARGE_ROWS, NetworkSettings
 from dmliv.nets.training import TrainingPlan
+from dmliv.parallel.backends import Workers
+from dmliv.parallel.runtime import Runtime
 from dmliv.problems.suite import TwentyColumns
 from dmliv.progress import SilentProgress
-from dmliv.streaming import ParquetRows, fit_parquet
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 PARTS = ("memory", "parquet", "batches", "engine", "overhead", "render", "one-fit", "one-folder")

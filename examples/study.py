@@ -15,10 +15,17 @@ from matplotlib.figure import Figure
 from dmliv import DMLIV, TwoStageLeastSquares
 from dmliv.data import FloatArray, prepare
 from dmliv.diagnostics import instrument_strength
+from dmliv.diagnostics.house_style import (
+    DMLIV_COLOUR,
+    ORDINARY_COLOUR,
+    TRUTH_COLOUR,
+    WIDTH_INCHES,
+    house_style,
+    save_figure,
+)
 from dmliv.learners import neural
-from dmliv.style import DMLIV_COLOUR, ORDINARY_COLOUR, TRUTH_COLOUR, WIDTH_INCHES, house_style, save_figure
 
-# Two-sided 95 % of a normal law.
+# Two-sided 95 % of a normal distribution.
 _WIDE = 1.96
 _FIRST_SEED = 100
 

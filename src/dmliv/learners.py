@@ -1,4 +1,4 @@
-"""Presets: which learner plays which role."""
+"""Presets, and the learners they are made of: which learner plays which role."""
 
 from __future__ import annotations
 
@@ -15,21 +15,39 @@ from sklearn.ensemble import (
     RandomForestRegressor,
 )
 
+from dmliv.data.savable import savable
 from dmliv.errors import InputError
-from dmliv.first_stage.base import ActionLearner, OutcomeLearner
 from dmliv.first_stage.networks import NeuralAction, NeuralOutcome
+from dmliv.first_stage.nuisances import ActionLearner, OutcomeLearner
 from dmliv.first_stage.regressors import RegressorAction, RegressorOutcome
 from dmliv.nets.images import ImageColumns
 from dmliv.nets.settings import ByRows, NetworkSettings
-from dmliv.second_stage.base import StructuralLearner
+from dmliv.second_stage.boosting import ProjectedBoosting
 from dmliv.second_stage.kernel import KernelStructural
+from dmliv.second_stage.linear import LinearStructural
 from dmliv.second_stage.network import NeuralStructural
+from dmliv.second_stage.pilot import ControlFunction
 from dmliv.second_stage.projection import DrawRule
 from dmliv.second_stage.regressor import RegressorStructural
+from dmliv.second_stage.regressor_pilot import RegressorPilot
+from dmliv.second_stage.structural import StructuralLearner
 
 __all__ = [
+    "ControlFunction",
+    "DrawRule",
     "ImageColumns",
+    "KernelStructural",
     "Learners",
+    "LinearStructural",
+    "NetworkSettings",
+    "NeuralAction",
+    "NeuralOutcome",
+    "NeuralStructural",
+    "ProjectedBoosting",
+    "RegressorAction",
+    "RegressorOutcome",
+    "RegressorPilot",
+    "RegressorStructural",
     "boosting",
     "forest",
     "kernel",
@@ -40,6 +58,7 @@ __all__ = [
 ]
 
 
+@savable
 @dataclass(frozen=True)
 class Learners:
     """One learner per role.
@@ -49,8 +68,9 @@ class Learners:
     outcome : OutcomeLearner or scikit-learn regressor
         Learns E[outcome | context, instrument].
     action : ActionLearner, or scikit-learn regressor or classifier
-        Learns the law of the action given context and instrument. A regressor gives the law's location, and
-        its out-of-fold residuals give the spread; a discrete action takes a classifier.
+        Learns the distribution of the action given context and instrument. A regressor gives the
+        distribution's location, and its out-of-fold residuals give the spread; a discrete action takes a
+        classifier.
     structural : StructuralLearner or scikit-learn regressor
         Learns h(context, action). A plain regressor is fitted on one drawn action per row.
     with_pilot : bool
@@ -144,6 +164,7 @@ def neural(
     )
 
 
+@savable
 @dataclass(frozen=True)
 class _Effort:
     n_members: int
@@ -251,8 +272,8 @@ def boosting() -> Learners:
     """Return histogram gradient boosting in all three roles; a discrete action is classified.
 
     h is fitted directly on five drawn actions per row. That is the single-draw loss, which flattens h where
-    the action law is wide; :class:`~dmliv.second_stage.boosting.ProjectedBoosting` in the structural role
-    flattens it less.
+    the action distribution is wide; :class:`ProjectedBoosting` in the structural
+    role flattens it less.
     """
     # Early stopping would hold out draws of rows that are also trained on.
     settings = {"max_iter": 150, "learning_rate": 0.1, "max_leaf_nodes": 8, "early_stopping": False}

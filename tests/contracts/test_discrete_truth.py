@@ -1,4 +1,4 @@
-"""Trees with an action of three levels, where the laws and the answers are known in closed form."""
+"""Trees with an action of three levels, where the distributions and the answers are known in closed form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import norm
 
 from dmliv import CEDMLIV, DMLIV
-from dmliv.first_stage.laws import CategoricalLaw
+from dmliv.first_stage.distributions import CategoricalDistribution
 from dmliv.learners import boosting, forest
 from dmliv.second_stage.linear import LinearStructural
 
@@ -45,11 +45,11 @@ def effects(estimator: Any, X: np.ndarray) -> np.ndarray:
     return np.array([estimator.ate(X, T0="none", T1=level) for level in ("some", "much")])
 
 
-def test_the_law_is_the_true_one(data: dict[str, Any], fitted: Any) -> None:
-    law = fitted.first_stage_.law
-    assert isinstance(law, CategoricalLaw)
+def test_the_distribution_is_the_true_one(data: dict[str, Any], fitted: Any) -> None:
+    distribution = fitted.first_stage_.distribution
+    assert isinstance(distribution, CategoricalDistribution)
     # Levels are in alphabetic order: much, none, some.
-    estimated = law.probabilities.double().numpy()[:, [1, 2, 0]]
+    estimated = distribution.probabilities.double().numpy()[:, [1, 2, 0]]
     assert np.abs(estimated - probabilities(data["Z"])).mean() < 0.08
     np.testing.assert_allclose(estimated.sum(axis=1), 1.0, atol=1e-6)
 
@@ -78,9 +78,9 @@ def test_a_level_that_folds_lack(preset: Any, data: dict[str, Any]) -> None:
     few = {role: values[:200].copy() for role, values in data.items()}
     few["T"][17] = "rare"
     estimator = DMLIV(preset(), n_folds=2, pilot=None, random_state=0).fit(**few)
-    law = estimator.first_stage_.law
-    assert isinstance(law, CategoricalLaw)
-    rows = law.probabilities.double().numpy()
+    distribution = estimator.first_stage_.distribution
+    assert isinstance(distribution, CategoricalDistribution)
+    rows = distribution.probabilities.double().numpy()
     np.testing.assert_allclose(rows.sum(axis=1), 1.0, atol=1e-6)
     assert (rows >= 0.0).all()
     assert np.isfinite(estimator.predict("rare", few["X"])).all()

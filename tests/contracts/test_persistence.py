@@ -77,7 +77,7 @@ def test_support_of_actions_is_the_same(method: Any, case: Any, tmp_path: Path) 
     estimator = method.fitted(case)
     loaded = reload(estimator, tmp_path)
     if not method.scores:
-        with pytest.raises(InputError, match="Expected an estimator with an action law"):
+        with pytest.raises(InputError, match="Expected an estimator with an action distribution"):
             loaded.policy(case.candidates, min_support=0.05)
         return
     X = case.some_X(20)

@@ -2,8 +2,8 @@
 
 All problems run on small files in the formats of the real ones; when the environment variable DMLIV_DATA
 names a folder with the real files, those with external files run on them as well. The problems of the suite
-and those about mean effects keep the first part of the contract; their laws and policies have tests of their
-own.
+and those about mean effects keep the first part of the contract; their distributions and policies have tests
+of their own.
 """
 
 import importlib.util
@@ -240,7 +240,7 @@ def test_residuals_are_exogenous_and_confounded(subject: Subject) -> None:
     structural, reduced, action, features, scaled = [], [], [], [], []
     for seed in range(subject.case.n_seeds):
         data, truth = subject.sample(seed), subject.truth_of(seed)
-        mean, sd = truth.exact_action_law(data.X, data.Z)
+        mean, sd = truth.exact_action_distribution(data.X, data.Z)
         structural.append(data.Y - truth.counterfactual(data.X, data.T))
         reduced.append(data.Y - truth.exact_outcome_mean(data.X, data.Z))
         action.append(data.T - mean)

@@ -11,12 +11,12 @@ from joblib import delayed
 from sklearn.linear_model import Ridge
 
 from dmliv import DeepIV, IVData
-from dmliv.first_stage.base import FloatArray, IntArray
 from dmliv.first_stage.networks import NeuralAction, NeuralOutcome
-from dmliv.first_stage.workers import on_cluster, spread, together, worker_count
+from dmliv.first_stage.nuisances import FloatArray, IntArray
 from dmliv.inference import Bootstrap
 from dmliv.learners import Learners
 from dmliv.nets.settings import NetworkSettings
+from dmliv.parallel.workers import on_cluster, spread, together, worker_count
 from dmliv.problems.suite import SaturatingDose
 from dmliv.second_stage.network import NeuralStructural
 
@@ -99,7 +99,7 @@ def test_ray_is_sent_an_array_once(cluster: Cluster) -> None:
     with cluster():
         from ray import cloudpickle  # noqa: PLC0415
 
-        from dmliv.first_stage.shipping import shipped  # noqa: PLC0415
+        from dmliv.parallel.shipping import shipped  # noqa: PLC0415
 
         packed = shipped(tasks)
         # Two megabytes are shared; a call names them, and so does the same call later.

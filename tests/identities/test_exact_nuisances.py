@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from dmliv.data import prepare
-from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage
-from dmliv.first_stage.laws import MixtureLaw, Nodes
+from dmliv.first_stage.distributions import MixtureDistribution, Nodes
 from dmliv.nets.settings import NetworkSettings
+from dmliv.parallel.runtime import Runtime
 from dmliv.problems import TicketDemand
 from dmliv.problems.ticket_demand import PRICE_MEAN, PRICE_SD, psi
 from dmliv.progress import SilentProgress
@@ -98,14 +98,14 @@ class TestClosedForm:
         X, Z = np.column_stack([time, kind]), points[which]
         row_weight = torch.from_numpy(point_weights[which] / point_weights.sum())
         target = torch.from_numpy(problem.exact_outcome_mean(X, Z))
-        mean, sd = problem.exact_action_law(X, Z)
+        mean, sd = problem.exact_action_distribution(X, Z)
         n = len(X)
-        law = MixtureLaw(
+        distribution = MixtureDistribution(
             torch.ones(n, 1),
             torch.from_numpy(mean).float().view(n, 1, 1),
             torch.full((n, 1, 1, 1), float(sd)),
         )
-        nodes = rule.draw(law, torch.arange(n), torch.Generator())
+        nodes = rule.draw(distribution, torch.arange(n), torch.Generator())
         nodes = Nodes(nodes.actions.double(), nodes.weights.double())
         features = self.features(X, nodes.actions[..., 0], strength, feature_weight)
         # The loss is quadratic in the coefficients: one Newton step from zero is the minimiser.
@@ -113,7 +113,9 @@ class TestClosedForm:
         features = features / scale
 
         def loss(coefficients: Tensor) -> Tensor:
-            rows = rule.loss(features @ coefficients, nodes, target, law, torch.tensor(variance_weight))
+            rows = rule.loss(
+                features @ coefficients, nodes, target, distribution, torch.tensor(variance_weight)
+            )
             return (rows * row_weight).sum()
 
         start = torch.zeros(features.shape[-1], dtype=torch.float64)
@@ -153,15 +155,15 @@ def fits() -> dict[str, np.ndarray]:
     sample = problem.sample(8000, seed=0)
     data = prepare(sample.Y, sample.T, Z=sample.Z, X=sample.X)
     n, spec = len(data), data.action_spec
-    mean, sd = problem.exact_action_law(sample.X, sample.Z)
-    law = MixtureLaw(
+    mean, sd = problem.exact_action_distribution(sample.X, sample.Z)
+    distribution = MixtureDistribution(
         torch.ones(n, 1),
         torch.from_numpy((mean - spec.mean[0]) / spec.scale[0]).float().view(n, 1, 1),
         torch.full((n, 1, 1, 1), float(sd / spec.scale[0])),
     )
     first_stage = FirstStage(
         target=data.outcome_spec.to_model(problem.exact_outcome_mean(sample.X, sample.Z)),
-        law=law,
+        distribution=distribution,
         fold=np.zeros(n, dtype=np.int64),
         splits=(),
         outcome_model=None,

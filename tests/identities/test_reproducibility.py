@@ -39,7 +39,7 @@ def answers(estimator: Any, frame: pd.DataFrame, actions: Any = "price") -> list
         estimator.predict(T, X),
         estimator.marginal_effect(T, X),
         estimator.first_stage_.target,
-        estimator.first_stage_.law.mean().numpy(),
+        estimator.first_stage_.distribution.mean().numpy(),
         np.array([estimator.score(frame["sales"], Z=frame[INSTRUMENTS], X=X)]),
         np.array(sorted(estimator.nuisance_losses_.items()), dtype=object)[:, 1].astype(float),
     ]

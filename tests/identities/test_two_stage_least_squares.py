@@ -12,7 +12,7 @@ from linearmodels.iv import IV2SLS
 from dmliv import CEDMLIV, DMLIV, DeepIV
 from dmliv.learners import Learners
 
-# Action laws are in single precision, so coefficients agree to six digits and not to sixteen.
+# Action distributions are in single precision, so coefficients agree to six digits and not to sixteen.
 TOLERANCE = {"rtol": 2e-6, "atol": 2e-6}
 
 DESIGNS: dict[str, dict[str, Any]] = {

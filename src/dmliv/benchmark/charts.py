@@ -17,7 +17,7 @@ from dmliv.benchmark.summary import Contents, Statistics, cell_label, statistics
 from dmliv.benchmark.tables import rate_cells
 from dmliv.benchmark.trials import Metric
 from dmliv.data import FloatArray
-from dmliv.style import (
+from dmliv.diagnostics.house_style import (
     DMLIV_COLOUR,
     OPTIMUM_COLOUR,
     ORDINARY_COLOUR,

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
-from dmliv.benchmark import instrument_grids, methods, problems, sensitivity
-from dmliv.benchmark.suite import suite_tasks
+from dmliv.benchmark import instrument_grids, methods, sensitivity, tasks
+from dmliv.benchmark.suite_tasks import suite_tasks
 from dmliv.benchmark.trials import Cell, Grid, Metric
 from dmliv.errors import InputError
 from dmliv.problems import TicketDemand
@@ -39,7 +39,7 @@ _DEMAND_REMARK: Final = (
 
 
 def _demand() -> Grid:
-    task = problems.demand()
+    task = tasks.demand()
     return Grid(
         "demand",
         "Ticket demand: error, reward and reward in shifted contexts",
@@ -53,7 +53,7 @@ def _demand() -> Grid:
 
 
 def _image_demand() -> Grid:
-    task = problems.image_demand()
+    task = tasks.image_demand()
     return Grid(
         "image-demand",
         "Ticket demand with images: error, reward and reward in shifted contexts",
@@ -70,7 +70,7 @@ def _real_world() -> Grid:
     return Grid(
         "real-world",
         "IHDP and PM-CMR: error and reward",
-        tuple(Cell(task, problems.REAL_ROWS[task.name]) for task in problems.real_world()),
+        tuple(Cell(task, tasks.REAL_ROWS[task.name]) for task in tasks.real_world()),
         methods.real_methods(),
         # Settings were chosen on replication 0.
         tuple(range(1, 21)),
@@ -89,7 +89,7 @@ def _weak_instrument() -> Grid:
     return Grid(
         "weak-instrument",
         "Ticket demand with a weak instrument: error at 5000 rows",
-        tuple(Cell(problems.demand(strength), 5000) for strength in _STRENGTHS),
+        tuple(Cell(tasks.demand(strength), 5000) for strength in _STRENGTHS),
         methods.demand_methods(),
         _SEEDS,
         (_GRID_MSE,),
@@ -99,7 +99,7 @@ def _weak_instrument() -> Grid:
 
 
 def _trees() -> Grid:
-    task = problems.demand()
+    task = tasks.demand()
     return Grid(
         "trees",
         "Ticket demand with trees: error",
@@ -116,7 +116,7 @@ def _sensitivity() -> Grid:
     return Grid(
         "sensitivity",
         "Ticket demand: error under other settings of the paper's networks, 5000 rows",
-        (Cell(problems.demand(), 5000),),
+        (Cell(tasks.demand(), 5000),),
         sensitivity.low_dimensional_methods(),
         _SEEDS,
         (_GRID_MSE,),
@@ -128,7 +128,7 @@ def _image_sensitivity() -> Grid:
     return Grid(
         "image-sensitivity",
         "Ticket demand with images: error under other settings of the paper's networks",
-        tuple(Cell(problems.image_demand(), rows) for rows in (1000, 5000)),
+        tuple(Cell(tasks.image_demand(), rows) for rows in (1000, 5000)),
         sensitivity.image_methods(),
         _SEEDS,
         (_GRID_MSE,),
@@ -143,7 +143,7 @@ def _offline_bandits() -> Grid:
     return Grid(
         "offline-bandits",
         "Ticket demand: reward of offline bandits that ignore confounding",
-        tuple(Cell(problems.BanditTask(TicketDemand()), rows) for rows in _SIZES),
+        tuple(Cell(tasks.BanditTask(TicketDemand()), rows) for rows in _SIZES),
         methods.bandit_methods(),
         _SEEDS,
         (
@@ -159,7 +159,7 @@ def _ablation() -> Grid:
     return Grid(
         "ablation",
         "Ticket demand: what folds, target, draw rule and encoding are worth, 2000 rows",
-        (Cell(problems.demand(), 2000),),
+        (Cell(tasks.demand(), 2000),),
         methods.ablation_methods(),
         tuple(range(10, 20)),
         (_GRID_MSE, _IID_MSE),
@@ -168,7 +168,7 @@ def _ablation() -> Grid:
 
 
 def _effort() -> Grid:
-    cells = [Cell(problems.demand(), rows) for rows in (1000, 5000)]
+    cells = [Cell(tasks.demand(), rows) for rows in (1000, 5000)]
     curves = ("saturating-dose", "wavy-response")
     cells += [Cell(task, 2000) for task in suite_tasks() if task.name in curves]
     return Grid(
@@ -189,8 +189,8 @@ def _effort() -> Grid:
 
 def _parts() -> Grid:
     demand = ((1.0, 1000), (1.0, 5000), (0.2, 5000), (0.01, 5000))
-    cells = [Cell(problems.demand(strength), rows) for strength, rows in demand]
-    cells += [Cell(task, problems.REAL_ROWS[task.name]) for task in problems.real_world()]
+    cells = [Cell(tasks.demand(strength), rows) for strength, rows in demand]
+    cells += [Cell(task, tasks.REAL_ROWS[task.name]) for task in tasks.real_world()]
     return Grid(
         "parts",
         "What each part of the default is worth",
@@ -204,7 +204,7 @@ def _parts() -> Grid:
 
 
 def _convergence() -> Grid:
-    task = problems.demand()
+    task = tasks.demand()
     return Grid(
         "convergence",
         "Ticket demand: error against the number of rows",

@@ -1,9 +1,10 @@
 """References: an ordinary regression, and an oracle that sees data without confounding.
 
 Both fit the default's structural learner to the observed outcome at the observed action. What an instrument
-is needed for drops out: the law of the action is the action itself. On confounded rows that is an ordinary
-regression and shows what confounding costs. On rows of the same size whose noise the actions know nothing of
-it is an oracle, and shows how much of an error is learning error that no instrument could take away.
+is needed for drops out: the distribution of the action is the action itself. On confounded rows that is an
+ordinary regression and shows what confounding costs. On rows of the same size whose noise the actions know
+nothing of it is an oracle, and shows how much of an error is learning error that no instrument could take
+away.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import torch
 
 from dmliv.data import FloatArray, IntArray, IVData, TrainingData
 from dmliv.estimators import DeepIV
-from dmliv.first_stage.base import Exogenous, Runtime
-from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, ResidualLaw
-from dmliv.second_stage.base import action_vectors
+from dmliv.first_stage.distributions import ActionDistribution, CategoricalDistribution, ResidualDistribution
+from dmliv.first_stage.nuisances import Exogenous
+from dmliv.parallel.runtime import Runtime
 
 
 @runtime_checkable
@@ -33,20 +34,20 @@ class Unconfounded(Protocol):
 
 @dataclass(frozen=True)
 class ObservedAction:
-    """Action learner that learns nothing: the law of each row is the action that was observed there."""
+    """Action learner that learns nothing: every row has the action that was observed."""
 
     def fit(
         self, data: TrainingData, row_sets: Sequence[IntArray], *, seed: int, runtime: Runtime
     ) -> ObservedActions:
         """Remember the actions of all rows."""
         del row_sets, seed
-        actions = action_vectors(data.action_spec, data.action)
+        actions = data.action_spec.vectors(data.action)
         return ObservedActions(actions, data.action_spec.kind == "discrete", runtime.device)
 
 
 @dataclass(frozen=True, eq=False)
 class ObservedActions:
-    """Laws that have the observed action as their only value; for the training rows alone.
+    """Distributions that have the observed action as their only value; for the training rows alone.
 
     Attributes
     ----------
@@ -60,22 +61,22 @@ class ObservedActions:
     discrete: bool
     device: torch.device
 
-    def laws(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[ActionLaw]:
-        """Return the law of each row set; rows are rows of the training data."""
+    def distributions(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[ActionDistribution]:
+        """Return the distribution of each row set; rows are rows of the training data."""
         del exogenous
-        return [self._law(rows) for rows in row_sets]
+        return [self._distribution(rows) for rows in row_sets]
 
     def describe(self) -> dict[str, object]:
         """Return nothing: nothing was chosen."""
         return {}
 
-    def _law(self, rows: IntArray) -> ActionLaw:
+    def _distribution(self, rows: IntArray) -> ActionDistribution:
         actions = torch.as_tensor(self.actions[rows], dtype=torch.float32, device=self.device)
         if self.discrete:
-            return CategoricalLaw(actions)
+            return CategoricalDistribution(actions)
         no_residual = torch.zeros((1, 1, actions.shape[1]), dtype=torch.float32, device=self.device)
         pool = torch.zeros(len(rows), dtype=torch.long, device=self.device)
-        return ResidualLaw(actions, no_residual, pool)
+        return ResidualDistribution(actions, no_residual, pool)
 
 
 class Regression(DeepIV):

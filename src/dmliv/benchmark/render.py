@@ -8,8 +8,8 @@ from pathlib import Path
 from dmliv.benchmark.charts import draw
 from dmliv.benchmark.summary import Contents
 from dmliv.benchmark.tables import latex, markdown
+from dmliv.diagnostics.house_style import save_figure
 from dmliv.errors import InputError
-from dmliv.style import save_figure
 
 
 def render(contents: Contents, folder: Path) -> Iterator[Path]:

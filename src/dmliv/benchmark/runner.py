@@ -8,11 +8,11 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from dmliv.benchmark.backends import BackendError, Workers
 from dmliv.benchmark.environment import commit
 from dmliv.benchmark.measure import measure
 from dmliv.benchmark.store import Record, RecordStore
 from dmliv.benchmark.trials import Trial
+from dmliv.parallel.backends import BackendError, Workers
 
 # How often in a row workers may die before any of them finishes a trial.
 _MOST_DEATHS = 2

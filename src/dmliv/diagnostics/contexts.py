@@ -9,8 +9,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dmliv.data import Column, FloatArray, IntArray, TrainingData
+from dmliv.data.savable import savable
+from dmliv.diagnostics.house_style import DMLIV_COLOUR, ORDINARY_COLOUR, QUIET_TEXT, house_style
 from dmliv.diagnostics.strength import WEAK_F, MovedAction, projected_f
-from dmliv.style import DMLIV_COLOUR, ORDINARY_COLOUR, QUIET_TEXT, house_style
 
 _BINS = 5
 # A number with at most this many distinct values is grouped by value.
@@ -20,6 +21,7 @@ _FEWEST_ROWS = 30
 _MOST_BARS = 24
 
 
+@savable
 @dataclass(frozen=True)
 class ContextCell:
     """Strength of the instrument among the rows of one group.

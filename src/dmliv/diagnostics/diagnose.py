@@ -8,6 +8,7 @@ import numpy as np
 
 from dmliv.data import FloatArray, TrainingData
 from dmliv.diagnostics.contexts import strength_by_context, weak_share
+from dmliv.diagnostics.findings import Diagnostics, Finding, Verdict
 from dmliv.diagnostics.folds import fold_losses, worst_fold
 from dmliv.diagnostics.held_out import explained, plain_columns, predicted
 from dmliv.diagnostics.moment_test import MomentTest, moment_test
@@ -19,12 +20,11 @@ from dmliv.diagnostics.strength import (
     moved_action,
     strength_of,
 )
-from dmliv.diagnostics.summary import Diagnostics, Finding, Verdict
-from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.nets.device import single_thread
-from dmliv.second_stage.base import StructuralModel
+from dmliv.parallel.runtime import Runtime
 from dmliv.second_stage.score import nuisance_losses
+from dmliv.second_stage.structural import StructuralModel
 
 # Thresholds; docs/results/diagnostics.md shows how often each warns where it should and where it should not.
 MOMENT_LEVEL = 0.05
@@ -109,7 +109,7 @@ def diagnose(
             worst,
             FOLD_SPREAD,
             "By how many standard errors the held-out loss of the worst fold exceeds that of the others.",
-            "part of the rows follows other laws, or a few rows are far off; look at folds_frame().",
+            "part of the rows follows other distributions, or a few rows are far off; look at folds_frame().",
             warned=worst > FOLD_SPREAD,
         ),
     )
@@ -184,20 +184,20 @@ def _fit_findings(
         found.append(
             _finding(
                 "action_r2",
-                "Action law, R2",
+                "Action distribution, R2",
                 losses["action_r2"],
                 math.nan,
-                f"How much of the action the first stage's law predicts, {where}.",
+                f"How much of the action the first stage's distribution predicts, {where}.",
             )
         )
     else:
         found.append(
             _finding(
                 "action_nll",
-                "Action law, negative log-likelihood",
+                "Action distribution, negative log-likelihood",
                 losses["action_nll"],
                 math.nan,
-                f"How well the first stage's law predicts the chosen level, {where}; 0 is perfect.",
+                f"How well the first stage's distribution predicts the chosen level, {where}; 0 is perfect.",
             )
         )
     found.append(

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from dmliv.data import FloatArray, TrainingData
+from dmliv.data.savable import savable
 from dmliv.first_stage.crossfit import FirstStage
-from dmliv.second_stage.base import action_vectors
 
 
+@savable
 @dataclass(frozen=True)
 class FoldLoss:
     """Held-out losses of one fold, as shares of the variance in all rows.
@@ -20,7 +21,7 @@ class FoldLoss:
     fold : int
     n_rows : int
     action : float
-        Squared error of the mean of the action law; of one-hot levels for a discrete action.
+        Squared error of the mean of the action distribution; of one-hot levels for a discrete action.
     outcome : float
         Squared error of the outcome model; not a number where there is none.
     """
@@ -33,8 +34,8 @@ class FoldLoss:
 
 def row_losses(data: TrainingData, first_stage: FirstStage) -> tuple[FloatArray, FloatArray | None]:
     """Return the losses of every row for action and outcome, each (n,), as shares of the variance."""
-    action = action_vectors(data.action_spec, data.action)
-    mean = first_stage.law.mean().cpu().double().numpy()
+    action = data.action_spec.vectors(data.action)
+    mean = first_stage.distribution.mean().cpu().double().numpy()
     lost = _relative(action, mean, data.weight)
     if first_stage.outcome_model is None and first_stage.pilot_mean is None:
         return lost, None

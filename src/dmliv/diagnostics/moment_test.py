@@ -24,9 +24,9 @@ from scipy.stats import chi2, rankdata
 from dmliv.data import FloatArray, TrainingData
 from dmliv.diagnostics.held_out import ROWS_PER_COLUMN, bent_columns, leading, plain_columns
 from dmliv.diagnostics.strength import WEAK_F, MovedAction
-from dmliv.linear_algebra import left_over
+from dmliv.kernels.linear_algebra import residualised
 from dmliv.nets.encoding import products
-from dmliv.second_stage.base import StructuralModel, action_vectors
+from dmliv.second_stage.structural import StructuralModel
 
 _CONTEXT_BINS = 6
 _MOMENT_BINS = 3
@@ -83,7 +83,7 @@ def moment_test(
     """
     rows, weight = moved.rows, moved.weight
     context = data.context.take(rows)
-    action = action_vectors(data.action_spec, data.action)[rows]
+    action = data.action_spec.vectors(data.action)[rows]
     outcome = data.outcome[rows]
     plain = plain_columns(data.context_schema, data.context)[rows]
     fitted = model.predict(context, action)
@@ -122,14 +122,14 @@ def overidentification(
     """
     root = np.sqrt(weight)[:, None]
     basis = _independent(included * root, np.empty((len(root), 0)))
-    left = left_over(residual * root[:, 0], basis)
-    features = _independent(left_over(endogenous * root, basis), basis)
+    left = residualised(residual * root[:, 0], basis)
+    features = _independent(residualised(endogenous * root, basis), basis)
     moments = np.empty((len(root), 0))
     most = len(root) // _ROWS_PER_MOMENT
     for block in blocks:
         if moments.shape[1] >= features.shape[1] + _ENOUGH:
             break
-        added = _independent(left_over(block * root, basis), np.hstack([basis, moments]))
+        added = _independent(residualised(block * root, basis), np.hstack([basis, moments]))
         moments = np.hstack([moments, added])[:, :most]
     features, unclear = _by_strength(features, moments)
     freedom = moments.shape[1] - features.shape[1]

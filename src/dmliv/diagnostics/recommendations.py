@@ -1,4 +1,4 @@
-"""Would decisions by h leave the data? Support of the best actions under the estimated action law."""
+"""Would decisions by h leave the data? How likely the best actions are in the data."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 
 from dmliv.data import FloatArray, TrainingData
 from dmliv.first_stage.crossfit import FirstStage
-from dmliv.policy.support import LawSupport
-from dmliv.second_stage.base import StructuralModel, action_vectors
+from dmliv.policy.support import DistributionSupport
+from dmliv.second_stage.structural import StructuralModel
 
 # A quarter of a standard deviation around the mean of a normal action holds a fifth of the rows, per column;
 # an action with a twentieth of that is hardly ever seen.
@@ -40,7 +40,7 @@ def unsupported_share(
     context = data.context.take(asked)
     best = candidates[model.predict_grid(context, candidates).argmax(axis=1)]
     # The context holds controls as well here, so that the support is that of the row itself.
-    support = LawSupport(first_stage, data.instrument.take(some))
+    support = DistributionSupport(first_stage, data.instrument.take(some))
     probability = support.probability(context, best[:, None, :])[:, 0]
     n_columns = 1 if data.action_spec.kind == "discrete" else data.action_spec.width
     return float(np.mean(probability < least_support(n_columns)))
@@ -51,7 +51,7 @@ def _candidates(data: TrainingData, generator: np.random.Generator) -> FloatArra
     if spec.kind == "discrete":
         return np.eye(spec.width)
     used = np.flatnonzero(data.weight > 0)
-    action = action_vectors(spec, data.action)[used]
+    action = spec.vectors(data.action)[used]
     if spec.width == 1:
         low, high = np.quantile(action[:, 0], _CENTRAL)
         return np.linspace(low, high, _CANDIDATES)[:, None]

@@ -8,10 +8,10 @@ import numpy as np
 from scipy.stats import ncx2
 
 from dmliv.data import FloatArray, IntArray, TrainingData
+from dmliv.data.savable import savable
 from dmliv.diagnostics.held_out import ROWS_PER_COLUMN, bent_columns, explained, plain_columns, predicted
-from dmliv.linear_algebra import left_over, orthonormal, standardise
+from dmliv.kernels.linear_algebra import orthonormal, residualised, standardise
 from dmliv.progress import ProgressReporter, SilentProgress
-from dmliv.second_stage.base import action_vectors
 
 # More rows would not change the verdict, and every fit stays well below a second.
 _MOST_ROWS = 5000
@@ -24,6 +24,7 @@ _BIAS = 0.1
 _LEVEL = 0.05
 
 
+@savable
 @dataclass(frozen=True)
 class InstrumentStrength:
     """How strongly the instrument moves the action, beyond what the context says of it.
@@ -66,6 +67,7 @@ class InstrumentStrength:
         return self.projected_f < WEAK_F
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class MovedAction:
     """Held-out predictions of the action on rows of the data, one column per action column.
@@ -125,7 +127,7 @@ def moved_action(data: TrainingData, *, seed: int, progress: ProgressReporter | 
     used = np.flatnonzero(data.weight > 0)
     rows = np.random.default_rng(seed).permutation(used)[:_MOST_ROWS]
     weight = data.weight[rows] / data.weight[rows].mean()
-    action = action_vectors(data.action_spec, data.action)[rows]
+    action = data.action_spec.vectors(data.action)[rows]
     if data.action_spec.kind == "discrete":
         # The last level is one minus the others.
         action = action[:, :-1]
@@ -145,7 +147,7 @@ def moved_action(data: TrainingData, *, seed: int, progress: ProgressReporter | 
     root = np.sqrt(weight)[:, None]
     known = np.hstack([np.ones((len(rows), 1)), from_context, of_both, bent])
     basis = orthonormal(standardise(known, weight)[1] * root)
-    left_open, moved = (left_over(values * root, basis) / root for values in (action, from_both))
+    left_open, moved = (residualised(values * root, basis) / root for values in (action, from_both))
     return MovedAction(rows, weight, action, from_context, from_both, left_open, moved, len(used))
 
 
@@ -173,8 +175,8 @@ def projected_f(moved: MovedAction, rows: IntArray) -> float:
     """
     root = np.sqrt(moved.weight[rows])[:, None]
     constant = root / np.linalg.norm(root)
-    action = left_over(moved.left_open[rows] * root, constant)
-    instruments = left_over(moved.moved[rows] * root, constant)
+    action = residualised(moved.left_open[rows] * root, constant)
+    instruments = residualised(moved.moved[rows] * root, constant)
     basis = orthonormal(instruments)
     if basis.shape[1] < action.shape[1]:
         return 0.0
@@ -184,7 +186,7 @@ def projected_f(moved: MovedAction, rows: IntArray) -> float:
         along = np.linalg.lstsq(basis.T @ others, basis.T @ action[:, number], rcond=None)[0]
         own = action[:, number] - others @ along
         coordinates = basis.T @ own
-        scores = basis * left_over(own, basis)[:, None]
+        scores = basis * residualised(own, basis)[:, None]
         # Predictions that point the wrong way are noise, however loud.
         right_way = action.shape[1] > 1 or float(instruments[:, 0] @ own) > 0.0
         variance = scores.T @ scores
@@ -206,12 +208,12 @@ def _effective_f(data: TrainingData, moved: MovedAction) -> tuple[float, float]:
     n_excluded = everything.shape[1] - included.shape[1]
     if n_excluded == 0:
         return 0.0, float(ncx2.ppf(1.0 - _LEVEL, 1.0, 1.0 / _BIAS))
-    basis = orthonormal(left_over(everything, included), n_excluded)
+    basis = orthonormal(residualised(everything, included), n_excluded)
     found = []
     for column in moved.action.T:
-        own = left_over(column * root[:, 0], included)
+        own = residualised(column * root[:, 0], included)
         coordinates = basis.T @ own
-        scores = basis * left_over(own, basis)[:, None]
+        scores = basis * residualised(own, basis)[:, None]
         variance = scores.T @ scores
         trace = float(np.trace(variance))
         statistic = float(coordinates @ coordinates) / trace if trace > 0.0 else float("inf")

@@ -13,9 +13,10 @@ from scipy.optimize import brentq
 from scipy.stats import chi2, f
 
 from dmliv.data import FloatArray
+from dmliv.data.savable import savable
 from dmliv.errors import InputError, NotFittedError
 from dmliv.estimators.linear_rows import InstrumentSpace, LinearSystem
-from dmliv.linear_algebra import left_over
+from dmliv.kernels.linear_algebra import residualised
 
 SetKind = Literal["empty", "interval", "two rays", "whole line", "several intervals"]
 
@@ -23,6 +24,7 @@ SetKind = Literal["empty", "interval", "two rays", "whole line", "several interv
 _REAL = 1e-5
 
 
+@savable
 @dataclass(frozen=True)
 class ConfidenceSet:
     """Values of one coefficient that a test does not reject.
@@ -72,6 +74,7 @@ class ConfidenceSet:
         return f"{100.0 * (1.0 - self.alpha):g} % Anderson-Rubin set: {joined}"
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class InstrumentMoments:
     """What tests of one coefficient need of the rows: sums over them, whatever the coefficient.
@@ -101,7 +104,7 @@ class InstrumentMoments:
     def learn(cls, system: LinearSystem, space: InstrumentSpace) -> InstrumentMoments:
         """Sum over the rows of a system with one endogenous column."""
         pair = system.factored[:, [-1, system.n_exogenous]]
-        rest = left_over(pair, space.everything)
+        rest = residualised(pair, space.everything)
         # Standardised in the system; the user's units come back here.
         units = np.array([1.0, 1.0 / system.factor[system.n_exogenous]])
         basis, fitted = space.inverse @ space.added, space.inverse @ pair

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import ClassVar
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
 
-from dmliv.counterfactual import Counterfactual
-from dmliv.data import FloatArray
-from dmliv.estimators.interval_verbs import IntervalVerbs
+from dmliv.data import ActionKind, FloatArray, TrainingData, prepare
+from dmliv.estimators.intervals import IntervalVerbs
+from dmliv.inference.counterfactual import Counterfactual
 from dmliv.policy.greedy import GreedyPolicy
 from dmliv.policy.support import ActionSupport
+from dmliv.second_stage.structural import StructuralModel
 
 
 class CounterfactualEstimator(IntervalVerbs, BaseEstimator):  # type: ignore[misc]
@@ -81,9 +85,9 @@ class CounterfactualEstimator(IntervalVerbs, BaseEstimator):  # type: ignore[mis
             Cost of an action in units of the outcome: a function from actions (k,) or (k, d_T) to costs (k,),
             a number per label, or one number per candidate.
         min_support : float, optional
-            Forbid actions that the estimated action law makes less likely than this in a context, whatever
-            the instrument; a continuous action is as likely as landing within a quarter of a standard
-            deviation of it. Needs an estimator with an action law.
+            Forbid actions that the estimated action distribution makes less likely than this in a context,
+            whatever the instrument; a continuous action is as likely as landing within a quarter of a
+            standard deviation of it. Needs an estimator with an action distribution.
         """
         fitted = self._fitted()
         support = None if min_support is None else self._action_support()
@@ -115,5 +119,62 @@ class CounterfactualEstimator(IntervalVerbs, BaseEstimator):  # type: ignore[mis
         save(self, path)
 
     def _action_support(self) -> ActionSupport | None:
-        """Return what knows how likely actions are, or None for estimators without an action law."""
+        """Return what knows how likely actions are, or None for estimators without an action distribution."""
         return None
+
+
+_FEWEST_ROWS = 20
+
+
+class DirectIV(CounterfactualEstimator, ABC):
+    """Base of estimators that learn h from all rows at once.
+
+    A subclass says in ``_learn`` how.
+    """
+
+    action_kind: ActionKind
+    random_state: int | np.random.RandomState | None
+
+    def fit(
+        self,
+        Y: object,
+        T: object,
+        *,
+        Z: object,
+        X: object = None,
+        W: object = None,
+        sample_weight: object = None,
+    ) -> Self:
+        """Learn h from outcome, action, instrument and context.
+
+        Takes what :meth:`dmliv.DMLIV.fit` takes. Rows of weight zero are left out.
+
+        Raises
+        ------
+        InputError
+            If the data or a parameter cannot be used. The estimator is left as it was.
+        TrainingDivergedError
+            If training does not stay finite. The estimator is left as it was.
+        """
+        self._check_parameters()
+        kind = self.action_kind
+        data = prepare(
+            Y, T, Z=Z, X=X, W=W, sample_weight=sample_weight, action_kind=kind, min_rows=_FEWEST_ROWS
+        )
+        data = data.with_positive_weight(_FEWEST_ROWS)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        model, told = self._learn(data, seed)
+        # Everything is ready: only now does the estimator change.
+        for name, value in told.items():
+            setattr(self, name, value)
+        self.structural_model_ = model
+        self.counterfactual_ = Counterfactual.learned(model, data, seed=seed)
+        return self
+
+    @abstractmethod
+    def _check_parameters(self) -> None:
+        """Refuse parameters that cannot be used whatever the data are."""
+
+    @abstractmethod
+    def _learn(self, data: TrainingData, seed: int) -> tuple[StructuralModel, Mapping[str, object]]:
+        """Return h, and what else a fitted estimator tells, by attribute."""

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from dmliv.data import ActionKind, FloatArray, IntArray, Table, TrainingData
+from dmliv.data.savable import savable
 from dmliv.errors import InputError
-from dmliv.estimators.direct import DirectIV
-from dmliv.first_stage.base import Exogenous
-from dmliv.first_stage.features import EXOGENOUS_ENCODINGS, ExogenousEncoder
+from dmliv.estimators.base import DirectIV
+from dmliv.first_stage.exogenous import EXOGENOUS_ENCODINGS, ExogenousEncoder
+from dmliv.first_stage.nuisances import Exogenous
 from dmliv.nets.device import resolve_device, single_thread
 from dmliv.nets.game import (
     GamePlan,
@@ -30,16 +31,17 @@ from dmliv.nets.settings import ByRows, NetworkSettings
 from dmliv.nets.stacked import StackedMLP
 from dmliv.nets.training import TrainingRecord
 from dmliv.progress import progress_for
-from dmliv.second_stage.base import StructuralModel, action_vectors
-from dmliv.second_stage.ensemble import NeuralStructuralModel
-from dmliv.second_stage.features import STRUCTURAL_ENCODINGS, StructuralEncoder
+from dmliv.second_stage.network import NeuralStructuralModel
 from dmliv.second_stage.objective import StructuralInputs
+from dmliv.second_stage.structural import StructuralModel
+from dmliv.second_stage.structural_encoder import STRUCTURAL_ENCODINGS, StructuralEncoder
 
 # Steps then rise with the root of the rows: more rows make an epoch longer and bear more steps.
 _EPOCHS = ByRows(factor=3000, power=0.5, low=20.0, high=200.0)
 _USUAL_CHECKPOINTS = 40
 
 
+@savable
 @dataclass(frozen=True)
 class AdversarialModel:
     """A fitted h: the mean of the winning configuration's best checkpoints.
@@ -117,9 +119,10 @@ class DeepGMM(DirectIV):
     validation_share : float
         Share of the rows that is held out to score checkpoints.
     encoding : {"piecewise", "standardised", "piecewise_action", "raw"}
-        How h sees context and action; see :class:`~dmliv.second_stage.features.StructuralEncoder`.
+        How h sees context and action; see :class:`~dmliv.second_stage.structural_encoder.StructuralEncoder`.
     critic_encoding : {"piecewise_context", "standardised", "piecewise", "products", "raw"}
-        How the critic sees context and instrument; see :class:`~dmliv.first_stage.features.ExogenousEncoder`.
+        How the critic sees context and instrument; see
+        :class:`~dmliv.first_stage.exogenous.ExogenousEncoder`.
     centre_action : bool
         Whether h sees the action as its mean in the context and the rest. This is no part of the published
         method but helps it; ``False`` shows h the action as it is.
@@ -286,7 +289,7 @@ class DeepGMM(DirectIV):
             # Configurations differ by their rate alone.
             net.start_alike([0] * n_members)
             nets.append(net)
-        actions = _tensor(action_vectors(data.action_spec, data.action), device)
+        actions = _tensor(data.action_spec.vectors(data.action), device)
 
         def model_values(rows: Tensor) -> Tensor:
             return structural.values(nets[0], rows, actions[rows].unsqueeze(2)).squeeze(-1)

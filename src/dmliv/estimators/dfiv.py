@@ -12,15 +12,15 @@ from torch import Tensor
 
 from dmliv.data import ActionKind, FloatArray, TrainingData
 from dmliv.errors import InputError, TrainingDivergedError
-from dmliv.estimators.direct import DirectIV
+from dmliv.estimators.base import DirectIV
+from dmliv.estimators.feature_model import ColumnEncoding, ColumnReader, FeatureFit, FeatureModel
 from dmliv.nets.device import resolve_device, single_thread
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.feature_maps import FeatureMap, Layer, exact_tensor
 from dmliv.nets.feature_regression import FeaturePlan, FeatureRegression, FeatureRows
 from dmliv.nets.images import ImageColumns, ImageFront
 from dmliv.progress import Advance, progress_for
-from dmliv.second_stage.base import StructuralModel, action_vectors
-from dmliv.second_stage.feature_model import ColumnEncoding, ColumnReader, FeatureFit, FeatureModel
+from dmliv.second_stage.structural import StructuralModel
 
 Schedule = Literal["cosine", "constant"]
 
@@ -181,9 +181,7 @@ class DFIV(DirectIV):
         z_reader = ColumnReader(TableEncoder.learn(instrument, levels, self.n_bins), self.encoding, device)
         columns = reader.columns(context)
         rows = FeatureRows(
-            action=torch.as_tensor(
-                action_vectors(data.action_spec, data.action), dtype=torch.float32, device=device
-            ),
+            action=torch.as_tensor(data.action_spec.vectors(data.action), dtype=torch.float32, device=device),
             exogenous=torch.cat([z_reader.columns(instrument), columns], dim=1),
             context=columns,
             outcome=exact_tensor(data.outcome, device).unsqueeze(1),

@@ -18,11 +18,10 @@ from dmliv.kernels.features import (
     ridge_path,
 )
 from dmliv.kernels.projected import ProjectedProblem
-from dmliv.kernels.tuning import regression_scales
+from dmliv.kernels.ridge import regression_scales
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
 from dmliv.progress import ProgressReporter
-from dmliv.second_stage.base import action_vectors
 from dmliv.second_stage.kernel import action_blocks, column_blocks, kernel_encoder
 
 # Halves that exchange their first stages when bandwidths are learned.
@@ -70,7 +69,7 @@ class StageInputs:
         )
         spec = data.action_spec
         units = spec.scale if spec.kind == "continuous" else np.ones(spec.width)
-        action = Variables(action_vectors(spec, data.action), action_blocks(spec), units)
+        action = Variables(spec.vectors(data.action), action_blocks(spec), units)
         return cls(encoder, action, context, action.beside(context), instrument.beside(context))
 
 

@@ -9,14 +9,14 @@ import numpy as np
 
 from dmliv.data import ActionKind, FloatArray, IntArray, TrainingData
 from dmliv.errors import InputError
-from dmliv.estimators.direct import DirectIV
+from dmliv.estimators.base import DirectIV
 from dmliv.estimators.kernel_fits import StageInputs, Variables, fit_learned, fit_samples
 from dmliv.kernels.features import Bandwidth, FourierFeatures, KernelFeatures, LandmarkFeatures, median_scales
-from dmliv.kernels.tuning import PENALTIES
+from dmliv.kernels.ridge import PENALTIES
 from dmliv.nets.images import ImageColumns
 from dmliv.progress import progress_for
-from dmliv.second_stage.base import StructuralModel
 from dmliv.second_stage.kernel import KernelModel
+from dmliv.second_stage.structural import StructuralModel
 
 FeatureKind = Literal["auto", "exact", "nystroem", "random"]
 Tuning = Literal["published", "valid"]

@@ -8,15 +8,14 @@ from typing import Literal, Self
 
 import numpy as np
 
-from dmliv.counterfactual import Counterfactual
 from dmliv.data import ActionKind, FloatArray, TrainingData, prepare
 from dmliv.errors import InputError, listed
 from dmliv.estimators.anderson_rubin import AndersonRubin, InstrumentMoments
 from dmliv.estimators.base import CounterfactualEstimator
-from dmliv.estimators.linear_rows import InstrumentSpace, LinearRows, LinearSystem
-from dmliv.estimators.linear_uncertainty import LinearUncertainty
-from dmliv.estimators.sieve import SieveColumns, SieveModel
-from dmliv.linear_algebra import RANK_TOLERANCE, orthonormal
+from dmliv.estimators.linear_rows import InstrumentSpace, LinearRows, LinearSystem, LinearUncertainty
+from dmliv.estimators.series import SeriesColumns, SeriesModel
+from dmliv.inference.counterfactual import Counterfactual
+from dmliv.kernels.linear_algebra import RANK_TOLERANCE, orthonormal
 
 Covariance = Literal["classical", "robust"]
 
@@ -28,7 +27,7 @@ class TwoStageLeastSquares(AndersonRubin, CounterfactualEstimator):
     """Two-stage least squares on chosen features of action, context and instrument.
 
     By default h is linear in action and context. Powers, truncated powers (splines) and products with the
-    context turn it into a sieve; the instruments are expanded in the same way, so that there are as many of
+    context turn it into a series; the instruments are expanded in the same way, so that there are as many of
     them as endogenous features. Estimates, standard errors and first-stage statistics are those of
     ``linearmodels.iv.IV2SLS`` without small-sample correction. Columns that depend linearly on others share
     their effect (the solution of least norm among standardised columns). Intervals need no ``inference``.
@@ -57,7 +56,7 @@ class TwoStageLeastSquares(AndersonRubin, CounterfactualEstimator):
     first_stage_f_ : dict of str to float
         Partial F statistic of the excluded instruments for every endogenous feature; with the robust
         covariance the robust Wald statistic divided by the number of excluded instruments.
-    structural_model_ : SieveModel
+    structural_model_ : SeriesModel
     counterfactual_ : Counterfactual
     """
 
@@ -66,7 +65,7 @@ class TwoStageLeastSquares(AndersonRubin, CounterfactualEstimator):
     std_errors_: FloatArray
     cov_: FloatArray
     first_stage_f_: dict[str, float]
-    structural_model_: SieveModel
+    structural_model_: SeriesModel
 
     def __init__(
         self,
@@ -106,7 +105,7 @@ class TwoStageLeastSquares(AndersonRubin, CounterfactualEstimator):
         self._check_parameters()
         data = prepare(Y, T, Z=Z, X=X, W=W, sample_weight=sample_weight, action_kind=self.action_kind)
 
-        def blocks(columns: SieveColumns) -> Iterator[LinearRows]:
+        def blocks(columns: SeriesColumns) -> Iterator[LinearRows]:
             for start in range(0, len(data), _BLOCK_ROWS):
                 rows = np.arange(start, min(start + _BLOCK_ROWS, len(data)))
                 yield columns.rows(
@@ -120,7 +119,7 @@ class TwoStageLeastSquares(AndersonRubin, CounterfactualEstimator):
         return self.fit_blocks(data, blocks)
 
     def fit_blocks(
-        self, sample: TrainingData, blocks: Callable[[SieveColumns], Iterator[LinearRows]]
+        self, sample: TrainingData, blocks: Callable[[SeriesColumns], Iterator[LinearRows]]
     ) -> Self:
         """Estimate the coefficients from rows that come block by block, several times over.
 
@@ -132,7 +131,7 @@ class TwoStageLeastSquares(AndersonRubin, CounterfactualEstimator):
             Starts a pass over all rows, and yields the columns of some of them at a time.
         """
         self._check_parameters()
-        columns = SieveColumns.learn(sample, self.degree, self.n_knots, self.interactions)
+        columns = SeriesColumns.learn(sample, self.degree, self.n_knots, self.interactions)
         names = columns.endogenous_names
         system = LinearSystem.learn(partial(blocks, columns))
         space = InstrumentSpace.learn(system)
@@ -140,7 +139,7 @@ class TwoStageLeastSquares(AndersonRubin, CounterfactualEstimator):
         n_base = system.n_exogenous
         slopes = np.zeros((n_base, len(columns.action_names)))
         slopes.flat[: len(names)] = coef[n_base:]
-        model = SieveModel(
+        model = SeriesModel(
             sample.outcome_spec,
             sample.action_spec,
             sample.context_schema,

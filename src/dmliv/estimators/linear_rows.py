@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from dmliv.data import FloatArray
-from dmliv.linear_algebra import RANK_TOLERANCE, left_over, orthonormal
+from dmliv.data import FloatArray, Table
+from dmliv.data.savable import savable
+from dmliv.inference.functionals import Band, Functional
+from dmliv.kernels.linear_algebra import RANK_TOLERANCE, orthonormal, residualised
 
 # Spread over size below which a column is a constant with rounding errors.
 _LEAST_SPREAD = 1e-12
@@ -170,7 +173,7 @@ class InstrumentSpace:
         instruments = system.instruments(system.factored)
         included, everything = orthonormal(system.exogenous(system.factored)), orthonormal(instruments)
         offered = max(0, everything.shape[1] - included.shape[1])
-        added = orthonormal(left_over(everything, included), offered)
+        added = orthonormal(residualised(everything, included), offered)
         inverse = np.asarray(np.linalg.pinv(instruments, rcond=RANK_TOLERANCE), dtype=np.float64)
         return cls(included, everything, added, inverse)
 
@@ -186,3 +189,46 @@ def _standardised(rows: LinearRows, mean: FloatArray, factor: FloatArray, mean_w
     columns *= factor
     columns *= np.sqrt(rows.weight / mean_weight)[:, None]
     return columns
+
+
+class Design(Protocol):
+    """Anything whose prediction is a row of features times coefficients."""
+
+    def features(self, context: Table, action: FloatArray) -> FloatArray:
+        """Return the features of every row in the order of the coefficients, shape (n, p)."""
+        ...
+
+
+@savable
+@dataclass(frozen=True, eq=False)
+class LinearUncertainty:
+    """The covariance of coefficients.
+
+    Attributes
+    ----------
+    design : Design
+    covariance : ndarray, shape (p, p)
+        For outcomes in model units.
+    """
+
+    design: Design
+    covariance: FloatArray
+
+    @property
+    def width(self) -> int:
+        """Number of coefficients."""
+        return len(self.covariance)
+
+    def evaluate(self, context: Table, action: FloatArray) -> FloatArray:
+        """Return the features of every row, shape (n, p)."""
+        return self.design.features(context, action)
+
+    def unseen(self, functional: Functional, applied: FloatArray) -> FloatArray:
+        """Return zeros: nothing is hidden."""
+        del functional
+        return np.zeros(len(applied))
+
+    def band(self, plug_in: FloatArray, applied: FloatArray, unseen: FloatArray, alpha: float) -> Band:
+        """Return normal intervals around the estimates."""
+        del unseen
+        return Band.normal(plug_in, np.einsum("np,pq,nq->n", applied, self.covariance, applied), alpha)

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 from sklearn.utils import check_random_state
 
-from dmliv.controls import Controls
-from dmliv.counterfactual import Counterfactual
 from dmliv.data import (
     ActionKind,
     FloatArray,
@@ -20,24 +18,27 @@ from dmliv.data import (
     read_outcome,
     read_weight,
 )
+from dmliv.data.controls import Controls
 from dmliv.diagnostics import Diagnostics
 from dmliv.diagnostics.diagnose import diagnose
 from dmliv.errors import InputError
 from dmliv.estimators.base import CounterfactualEstimator
-from dmliv.first_stage.base import Exogenous, Runtime
 from dmliv.first_stage.crossfit import FirstStage, cross_fit
-from dmliv.first_stage.workers import worker_count
-from dmliv.functionals import Uncertainty
+from dmliv.first_stage.nuisances import Exogenous
 from dmliv.inference import Debiased
+from dmliv.inference.bootstrap import TwoStageFit
 from dmliv.inference.choice import InferenceLike, read_inference
-from dmliv.inference.replication import TwoStageFit
+from dmliv.inference.counterfactual import Counterfactual
+from dmliv.inference.functionals import Uncertainty
 from dmliv.learners import Learners, neural
 from dmliv.nets.device import resolve_device, single_thread
-from dmliv.policy.support import ActionSupport, LawSupport
+from dmliv.parallel.runtime import Runtime
+from dmliv.parallel.workers import worker_count
+from dmliv.policy.support import ActionSupport, DistributionSupport
 from dmliv.progress import progress_for
-from dmliv.second_stage.base import StructuralModel
 from dmliv.second_stage.remainder import PilotLike, fit_structural, read_pilot
 from dmliv.second_stage.score import nuisance_losses, projected_outcome
+from dmliv.second_stage.structural import StructuralModel
 
 if TYPE_CHECKING:
     from dmliv.tuning import TuningResult
@@ -56,14 +57,14 @@ class TwoStageIV(CounterfactualEstimator):
     counterfactual_ : Counterfactual
         The fitted h in the user's units.
     first_stage_ : FirstStage
-        Targets, action laws, folds and nuisance models, in model units.
+        Targets, action distributions, folds and nuisance models, in model units.
     structural_model_ : StructuralModel
         The fitted h in model units.
     nuisance_losses_ : dict of str to float
         Out-of-fold losses: ``outcome_mse`` and ``outcome_r2`` of the outcome model, ``action_mse`` (mean over
-        columns) and ``action_r2`` of the action law's mean, ``action_nll`` where the law has a density; for a
-        discrete action ``action_nll`` and ``action_accuracy``. In the user's units, in sample when
-        ``n_folds`` is 1.
+        columns) and ``action_r2`` of the action distribution's mean, ``action_nll`` where the distribution
+        has a density; for a discrete action ``action_nll`` and ``action_accuracy``. In the user's units, in
+        sample when ``n_folds`` is 1.
     """
 
     _target: ClassVar[Literal["orthogonal", "plug-in"]]
@@ -179,7 +180,7 @@ class TwoStageIV(CounterfactualEstimator):
                 self.n_folds,
                 seed=first_seed,
                 runtime=runtime,
-                judged=learners.structural.needs_judging,
+                judged=learners.structural.needs_validation,
                 cluster=groups,
                 pilot_learner=pilot,
             )
@@ -248,8 +249,9 @@ class TwoStageIV(CounterfactualEstimator):
         """Return how much of the outcome's variance the projection of h explains on these rows.
 
         It is ``1 - mean (Y - E[h(X, A) | X, Z])^2 / variance of Y``, with the action averaged over its
-        estimated law given context and instrument. Observed actions are not used: they are confounded, and a
-        good fit to them is no evidence for h. Higher is better; even the true h stays below one.
+        estimated distribution given context and instrument. Observed actions are not used: they are
+        confounded, and a good fit to them is no evidence for h. Higher is better; even the true h stays below
+        one.
 
         Parameters
         ----------
@@ -257,7 +259,8 @@ class TwoStageIV(CounterfactualEstimator):
         T : ignored
             Accepted so that the call looks like ``fit``.
         Z, X, W : array-like or frame
-            As in ``fit``: controls are asked for here, because the law of the action depends on them.
+            As in ``fit``: controls are asked for here, because the distribution of the action depends on
+            them.
         sample_weight : array-like, shape (n,), optional
 
         Returns
@@ -290,7 +293,7 @@ class TwoStageIV(CounterfactualEstimator):
         return tune(self, Y, T, Z=Z, X=X, W=W, **options)
 
     def _action_support(self) -> ActionSupport:
-        return LawSupport(self.first_stage_, self._instrument_sample, self._control_sample)
+        return DistributionSupport(self.first_stage_, self._instrument_sample, self._control_sample)
 
     def _read_context(self, X: object, W: object, n_rows: int) -> Table:
         """Read what the first stage knows as the context: X, and W where there were controls."""
@@ -308,9 +311,9 @@ def _some_rows(data: TrainingData, seed: int) -> IntArray:
 class DMLIV(TwoStageIV):
     """DML-IV: nonlinear instrumental-variable regression with a denoised target and cross-fitting.
 
-    Stage one learns s(c, z) = E[outcome | c, z] and the law of the action given (c, z) on the complement of
-    each fold. Stage two fits h so that its mean under the action law matches s on all rows. (EconML has a
-    class of the same name for another, partially linear algorithm.)
+    Stage one learns s(c, z) = E[outcome | c, z] and the distribution of the action given (c, z) on the
+    complement of each fold. Stage two fits h so that its mean under the action distribution matches s on all
+    rows. (EconML has a class of the same name for another, partially linear algorithm.)
 
     Parameters
     ----------

@@ -1,5 +1,5 @@
 """Fitted models in formats that other programs run."""
 
-from dmliv.export.files import to_onnx
+from dmliv.export.onnx_files import to_onnx
 
 __all__ = ["to_onnx"]

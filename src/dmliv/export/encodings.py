@@ -8,9 +8,9 @@ import numpy as np
 
 from dmliv.errors import InputError
 from dmliv.export.graph import NO_COLUMNS, Block, GraphBuilder
-from dmliv.export.rows import ContextRows
+from dmliv.export.raw_rows import ContextRows
 from dmliv.nets.encoding import PiecewiseLinear, TableEncoder
-from dmliv.second_stage.features import StructuralEncoder
+from dmliv.second_stage.structural_encoder import StructuralEncoder
 
 
 def write_raw(graph: GraphBuilder, encoder: TableEncoder, rows: ContextRows) -> Block:

@@ -12,7 +12,8 @@ from torch import nn
 from dmliv.data import FloatArray
 from dmliv.errors import InputError
 from dmliv.estimators.deep_gmm import AdversarialModel
-from dmliv.estimators.sieve import PowerBasis, SieveModel
+from dmliv.estimators.feature_model import FeatureFit, FeatureModel
+from dmliv.estimators.series import PowerBasis, SeriesModel
 from dmliv.export.encodings import (
     write_action,
     write_centre,
@@ -21,19 +22,18 @@ from dmliv.export.encodings import (
     write_standardised,
 )
 from dmliv.export.graph import NO_COLUMNS, Block, GraphBuilder
-from dmliv.export.rows import ContextRows
+from dmliv.export.raw_rows import ContextRows
 from dmliv.kernels.additive import AdditiveKernel, Inputs, Term
 from dmliv.kernels.features import FourierFeatures, KernelFeatures, LandmarkFeatures
 from dmliv.nets.feature_maps import FeatureMap
 from dmliv.nets.stacked import StackedMLP
 from dmliv.second_stage.averaged import AveragedModel
-from dmliv.second_stage.base import StructuralModel
-from dmliv.second_stage.ensemble import NeuralStructuralModel
-from dmliv.second_stage.feature_model import FeatureFit, FeatureModel
 from dmliv.second_stage.kernel import KernelModel
 from dmliv.second_stage.linear import LinearStructuralModel
+from dmliv.second_stage.network import NeuralStructuralModel
 from dmliv.second_stage.pilot_model import STRUCTURAL, ColumnMean, PilotedModel, PilotModel, PilotSpace
 from dmliv.second_stage.regressor import RegressorStructuralModel
+from dmliv.second_stage.structural import StructuralModel
 
 
 @singledispatch
@@ -106,7 +106,7 @@ def _(model: FeatureModel, graph: GraphBuilder, rows: ContextRows, action: Block
 
 
 @write_model.register
-def _(model: SieveModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
+def _(model: SeriesModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
     without_first = [graph.pick(block, np.arange(1, block.width)) for block in rows.levels]
     columns = graph.side_by_side([rows.numeric, *without_first])
     if model.action_spec.kind == "discrete":

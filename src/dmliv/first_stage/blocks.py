@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from dmliv.data import TrainingData
-from dmliv.first_stage.base import Exogenous, IntArray
-from dmliv.first_stage.features import ExogenousEncoder
-from dmliv.first_stage.laws import ActionLaw, law_at
+from dmliv.first_stage.distributions import ActionDistribution, distribution_at
+from dmliv.first_stage.exogenous import ExogenousEncoder
+from dmliv.first_stage.nuisances import Exogenous, IntArray
 from dmliv.nets.columns import Columns
 from dmliv.nets.device import on_device
 from dmliv.nets.settings import LARGE_ROWS
@@ -40,7 +40,7 @@ class Block:
         None when all rows weigh one.
     target : Tensor, shape (n,), or None
         What the first stage left for the second; None before.
-    law : ActionLaw or None
+    distribution : ActionDistribution or None
         The same.
     """
 
@@ -51,7 +51,7 @@ class Block:
     part: Tensor
     weight: Tensor | None = None
     target: Tensor | None = None
-    law: ActionLaw | None = None
+    distribution: ActionDistribution | None = None
 
     @classmethod
     def of(cls, data: TrainingData, encoder: ExogenousEncoder, device: torch.device) -> Block:
@@ -83,7 +83,7 @@ class Block:
             self.part.index_select(0, rows),
             None if self.weight is None else self.weight.index_select(0, rows),
             None if self.target is None else self.target.index_select(0, rows),
-            None if self.law is None else law_at(self.law, rows),
+            None if self.distribution is None else distribution_at(self.distribution, rows),
         )
 
 

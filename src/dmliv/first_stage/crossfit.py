@@ -11,8 +11,10 @@ import torch
 from joblib import Parallel, delayed
 
 from dmliv.data import TrainingData
+from dmliv.data.savable import savable
 from dmliv.errors import InputError
-from dmliv.first_stage.base import (
+from dmliv.first_stage.distributions import ActionDistribution, assemble, distribution_at
+from dmliv.first_stage.nuisances import (
     ActionLearner,
     ActionModel,
     Exogenous,
@@ -22,34 +24,34 @@ from dmliv.first_stage.base import (
     OutcomeLearner,
     OutcomeModel,
     PilotLearner,
-    Runtime,
 )
-from dmliv.first_stage.laws import ActionLaw, assemble, law_at
-from dmliv.first_stage.workers import on_cluster
+from dmliv.parallel.runtime import Runtime
+from dmliv.parallel.workers import on_cluster
 
 #: Logarithm of the Bayes factor from which on the moments speak against a pilot: odds of twenty to one.
 LEAST_EVIDENCE = 3.0
 
 
 @dataclass(frozen=True)
-class JudgedSplit:
-    """Nuisances that never saw ``judging_rows``: on these rows, second-stage choices are judged fairly.
+class ValidationSplit:
+    """Nuisances that never saw ``validation_rows``: on these rows, second-stage choices are judged fairly.
 
     Attributes
     ----------
-    fit_rows, judging_rows : ndarray of int
+    fit_rows, validation_rows : ndarray of int
     target : ndarray, shape (n,)
         Outcome model of this split at every row (the observed outcome for a plug-in target).
-    law : ActionLaw
-        Action law of this split at every row.
+    distribution : ActionDistribution
+        Action distribution of this split at every row.
     """
 
     fit_rows: IntArray
-    judging_rows: IntArray
+    validation_rows: IntArray
     target: FloatArray
-    law: ActionLaw
+    distribution: ActionDistribution
 
 
+@savable(renamed={"law": "distribution"}, left_out={"splits": (), "pilot": None})
 @dataclass(frozen=True)
 class FirstStage:
     """What the second stage needs of the first, and the models it came from.
@@ -58,10 +60,10 @@ class FirstStage:
     ----------
     target : ndarray, shape (n,)
         Second-stage target of every row, in standardised units.
-    law : ActionLaw
-        Action law of every row.
+    distribution : ActionDistribution
+        Action distribution of every row.
     fold : ndarray of int, shape (n,)
-    splits : tuple of JudgedSplit
+    splits : tuple of ValidationSplit
     outcome_model : OutcomeModel or None
         None when the target is the observed outcome.
     action_model : ActionModel
@@ -79,9 +81,9 @@ class FirstStage:
     """
 
     target: FloatArray
-    law: ActionLaw
+    distribution: ActionDistribution
     fold: IntArray
-    splits: tuple[JudgedSplit, ...]
+    splits: tuple[ValidationSplit, ...]
     outcome_model: OutcomeModel | None
     action_model: ActionModel
     fold_members: tuple[int, ...]
@@ -113,18 +115,18 @@ def first_stage_at(first_stage: FirstStage, rows: IntArray) -> FirstStage:
     """Return what the first stage left for some rows (sorted), re-indexed from zero."""
     index = torch.from_numpy(rows)
 
-    def split_at(split: JudgedSplit) -> JudgedSplit:
-        return JudgedSplit(
+    def split_at(split: ValidationSplit) -> ValidationSplit:
+        return ValidationSplit(
             np.flatnonzero(np.isin(rows, split.fit_rows)),
-            np.flatnonzero(np.isin(rows, split.judging_rows)),
+            np.flatnonzero(np.isin(rows, split.validation_rows)),
             split.target[rows],
-            law_at(split.law, index),
+            distribution_at(split.distribution, index),
         )
 
     return replace(
         first_stage,
         target=first_stage.target[rows],
-        law=law_at(first_stage.law, index),
+        distribution=distribution_at(first_stage.distribution, index),
         fold=first_stage.fold[rows],
         splits=tuple(split_at(split) for split in first_stage.splits),
         pilot=None,
@@ -258,13 +260,13 @@ def start_from_pilot(
         Without an outcome model: where the pilot stands, its projection is the mean outcome, and the target
         of what is left is zero.
     """
-    law = fill_laws(data, plan, action_model, runtime)
-    pilot = learner.fit(data, law, fold, seed=seed, runtime=runtime)
-    evidence = pilot.evidence_against(data, law, seed=seed)
+    distribution = fill_distributions(data, plan, action_model, runtime)
+    pilot = learner.fit(data, distribution, fold, seed=seed, runtime=runtime)
+    evidence = pilot.evidence_against(data, distribution, seed=seed)
     filling = tuple(index for index, member in enumerate(plan) if member.fills)
     return FirstStage(
         np.zeros(len(data)),
-        law,
+        distribution,
         fold,
         (),
         None,
@@ -272,20 +274,20 @@ def start_from_pilot(
         filling,
         len(plan),
         pilot,
-        pilot.project(data.context, law),
+        pilot.project(data.context, distribution),
         evidence,
     )
 
 
-def fill_laws(
+def fill_distributions(
     data: TrainingData, plan: Sequence[MemberPlan], action_model: ActionModel, runtime: Runtime
-) -> ActionLaw:
+) -> ActionDistribution:
     """Return the action distribution of every row by models that never saw it."""
     filling = [index for index, member in enumerate(plan) if member.fills]
     wanted = _for_members({index: plan[index].used_rows for index in filling}, len(plan))
-    laws = action_model.laws(Exogenous(data.context, data.instrument), wanted)
+    distributions = action_model.distributions(Exogenous(data.context, data.instrument), wanted)
     indices = [torch.from_numpy(wanted[index]).to(runtime.device) for index in filling]
-    return assemble(len(data), indices, [laws[index] for index in filling])
+    return assemble(len(data), indices, [distributions[index] for index in filling])
 
 
 def fill_rows(
@@ -311,11 +313,14 @@ def fill_rows(
     exogenous = Exogenous(data.context, data.instrument)
     filling = [index for index, member in enumerate(plan) if member.fills]
     target = _fill_target(data, exogenous, outcome_model, plan, filling)
-    law = fill_laws(data, plan, action_model, runtime)
-    splits = _judged_splits(data, exogenous, outcome_model, action_model, plan)
-    return FirstStage(target, law, fold, splits, outcome_model, action_model, tuple(filling), len(plan))
+    distribution = fill_distributions(data, plan, action_model, runtime)
+    splits = _validation_splits(data, exogenous, outcome_model, action_model, plan)
+    return FirstStage(
+        target, distribution, fold, splits, outcome_model, action_model, tuple(filling), len(plan)
+    )
 
 
+@savable
 @dataclass(frozen=True)
 class MemberPlan:
     """One model of each nuisance: the rows it learns from, and the rows it is used on.
@@ -372,23 +377,23 @@ def _fill_target(
     return target
 
 
-def _judged_splits(
+def _validation_splits(
     data: TrainingData,
     exogenous: Exogenous,
     outcome_model: OutcomeModel | None,
     action_model: ActionModel,
     plan: Sequence[MemberPlan],
-) -> tuple[JudgedSplit, ...]:
+) -> tuple[ValidationSplit, ...]:
     judges = [index for index, member in enumerate(plan) if not member.fills]
     if not judges:
         return ()
     everything = np.arange(len(data))
     wanted = _for_members(dict.fromkeys(judges, everything), len(plan))
-    laws = action_model.laws(exogenous, wanted)
+    distributions = action_model.distributions(exogenous, wanted)
     targets = (
         [data.outcome] * len(plan) if outcome_model is None else outcome_model.predict(exogenous, wanted)
     )
     return tuple(
-        JudgedSplit(plan[index].fit_rows, plan[index].used_rows, targets[index], laws[index])
+        ValidationSplit(plan[index].fit_rows, plan[index].used_rows, targets[index], distributions[index])
         for index in judges
     )

@@ -9,16 +9,18 @@ import numpy as np
 from torch import Tensor
 
 from dmliv.data import ActionSpec, TrainingData
-from dmliv.first_stage.base import Exogenous, FloatArray, IntArray, Runtime
+from dmliv.data.savable import savable
 from dmliv.first_stage.blocks import BlockSource
-from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, MixtureLaw
-from dmliv.first_stage.shared import SharedRows
-from dmliv.first_stage.stack_fitting import fit_shared_stack, fit_stack
-from dmliv.first_stage.stacks import FittedStack
+from dmliv.first_stage.distributions import ActionDistribution, CategoricalDistribution, MixtureDistribution
+from dmliv.first_stage.nuisances import Exogenous, FloatArray, IntArray
+from dmliv.first_stage.shared_batches import SharedRows
+from dmliv.first_stage.stacks import FittedStack, fit_shared_stack, fit_stack
 from dmliv.nets.heads import ClassHead, MeanHead, MixtureHead
 from dmliv.nets.settings import NetworkSettings
+from dmliv.parallel.runtime import Runtime
 
 
+@savable
 @dataclass(frozen=True)
 class NeuralOutcome:
     """Outcome learner: a network with squared loss.
@@ -66,6 +68,7 @@ class NeuralOutcome:
         return NeuralOutcomeModel(stack)
 
 
+@savable
 @dataclass(frozen=True)
 class NeuralOutcomeModel:
     """Fitted outcome networks."""
@@ -82,6 +85,7 @@ class NeuralOutcomeModel:
         return self.stack.describe()
 
 
+@savable
 @dataclass(frozen=True)
 class NeuralAction:
     """Action learner: a mixture density network, or a softmax classifier for a discrete action.
@@ -131,6 +135,7 @@ class NeuralAction:
         )
 
 
+@savable
 @dataclass(frozen=True)
 class NeuralActionModel:
     """Fitted action networks."""
@@ -138,12 +143,12 @@ class NeuralActionModel:
     stack: FittedStack
     head: MixtureHead | ClassHead
 
-    def laws(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[ActionLaw]:
-        """Return the action law of member m for its rows."""
+    def distributions(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[ActionDistribution]:
+        """Return the action distribution of member m for its rows."""
         raw = self.stack.outputs(exogenous, row_sets)
         if isinstance(self.head, ClassHead):
-            return [CategoricalLaw(self.head.probabilities(part)) for part in raw]
-        return [MixtureLaw.from_parameters(self.head.parameters(part)) for part in raw]
+            return [CategoricalDistribution(self.head.probabilities(part)) for part in raw]
+        return [MixtureDistribution.from_parameters(self.head.parameters(part)) for part in raw]
 
     def describe(self) -> dict[str, object]:
         """Return the chosen encodings and the loss curve."""

@@ -15,17 +15,20 @@ from sklearn.model_selection import KFold
 from sklearn.utils.validation import has_fit_parameter
 
 from dmliv.data import TrainingData
+from dmliv.data.savable import savable
 from dmliv.errors import InputError
-from dmliv.first_stage.base import Exogenous, FloatArray, IntArray, Runtime
-from dmliv.first_stage.features import ExogenousEncoder
-from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, ResidualLaw
-from dmliv.first_stage.workers import jobs, together
+from dmliv.first_stage.distributions import ActionDistribution, CategoricalDistribution, ResidualDistribution
+from dmliv.first_stage.exogenous import ExogenousEncoder
+from dmliv.first_stage.nuisances import Exogenous, FloatArray, IntArray
+from dmliv.parallel.runtime import Runtime
+from dmliv.parallel.workers import jobs, together
 
 # Trees and linear models see standardised columns and one-hot categories; the bins are not used.
 _ENCODING = "standardised"
 _UNUSED_BINS = 2
 
 
+@savable
 @dataclass(frozen=True)
 class RegressorOutcome:
     """Outcome learner from a regressor.
@@ -53,6 +56,7 @@ class RegressorOutcome:
         return RegressorOutcomeModel(encoder, tuple(models))
 
 
+@savable
 @dataclass(frozen=True)
 class RegressorOutcomeModel:
     """Fitted regressors, one per row set."""
@@ -70,6 +74,7 @@ class RegressorOutcomeModel:
         return {"regressor": repr(self.models[0])}
 
 
+@savable
 @dataclass(frozen=True)
 class RegressorAction:
     """Action learner: a regressor for the location plus the residuals of rows it was not fitted on.
@@ -118,12 +123,14 @@ class RegressorAction:
         return RegressorActionModel(encoder, tuple(fitted), data.action_spec.width, discrete, runtime.device)
 
 
+@savable
 @dataclass(frozen=True)
 class _Location:
     models: tuple[Any, ...]
     residuals: FloatArray
 
 
+@savable
 @dataclass(frozen=True)
 class RegressorActionModel:
     """Fitted action regressors or classifiers, one per row set."""
@@ -134,23 +141,23 @@ class RegressorActionModel:
     discrete: bool
     device: torch.device
 
-    def laws(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[ActionLaw]:
-        """Return the action law of member m for its rows."""
+    def distributions(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[ActionDistribution]:
+        """Return the action distribution of member m for its rows."""
         inputs = self.encoder.encode(exogenous, _ENCODING)
         make = self._categorical if self.discrete else self._residual
         return [make(member, inputs[rows]) for member, rows in zip(self.members, row_sets, strict=True)]
 
-    def _categorical(self, model: Any, inputs: FloatArray) -> ActionLaw:
+    def _categorical(self, model: Any, inputs: FloatArray) -> ActionDistribution:
         probabilities = np.zeros((len(inputs), self.width))
         if len(inputs):
             # A fold may lack a rare level; its probability is zero there.
             probabilities[:, model.classes_.astype(int)] = model.predict_proba(inputs)
-        return CategoricalLaw(self._tensor(probabilities))
+        return CategoricalDistribution(self._tensor(probabilities))
 
-    def _residual(self, member: _Location, inputs: FloatArray) -> ActionLaw:
+    def _residual(self, member: _Location, inputs: FloatArray) -> ActionDistribution:
         location = np.column_stack([predict_rows(model, inputs) for model in member.models])
         pool = torch.zeros(len(inputs), dtype=torch.long, device=self.device)
-        return ResidualLaw(self._tensor(location), self._tensor(member.residuals[None]), pool)
+        return ResidualDistribution(self._tensor(location), self._tensor(member.residuals[None]), pool)
 
     def _tensor(self, values: FloatArray) -> torch.Tensor:
         # What comes back from a cluster may be read-only memory, which tensors cannot share.
@@ -229,7 +236,7 @@ def _fit_location(
             model = fit_clone(regressor, inputs[fit_rows], column[fit_rows], weight[fit_rows], seed)
             residuals[rows, index] = column[rows] - predict_rows(model, inputs[rows])
     residuals = residuals[_rows_by_weight(weight)]
-    # Centred, so that the mean of the law is the regressor's own prediction.
+    # Centred, so that the mean of the distribution is the regressor's own prediction.
     return _Location(models, residuals - residuals.mean(axis=0))
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dmliv.first_stage.base import Exogenous, FloatArray, IntArray
-from dmliv.first_stage.features import ExogenousEncoder
+from dmliv.first_stage.exogenous import ExogenousEncoder
+from dmliv.first_stage.nuisances import Exogenous, FloatArray, IntArray
 from dmliv.nets.device import on_device
 from dmliv.nets.heads import Head
 from dmliv.nets.stacked import StackedMLP

@@ -10,8 +10,9 @@ features E[phi | C, Z]. The standard error holds the noise, a smooth miss of ``m
 of the outcome as far as q leaves it, and a rough one of ``rough_sd`` that no weights could balance: it
 differs from context to context, so it counts at single contexts and cancels in averages over many.
 
-Everything that a row is weighed with comes from rows of other folds: the law of the action, the moments, and
-so q. All is linear in the functional, so one vector and one matrix hold the answers to every question.
+Everything that a row is weighed with comes from rows of other folds: the distribution of the action, the
+moments, and so q. All is linear in the functional, so one vector and one matrix hold the answers to every
+question.
 """
 
 from __future__ import annotations
@@ -22,18 +23,20 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from dmliv.data import FloatArray, IntArray, Table, TrainingData
+from dmliv.data.savable import savable
 from dmliv.errors import InputError
-from dmliv.first_stage.base import Exogenous, Runtime
 from dmliv.first_stage.crossfit import FirstStage
-from dmliv.first_stage.laws import ActionLaw
-from dmliv.functionals import Band, Functional
-from dmliv.inference.kernel_sieve import KernelSieve
+from dmliv.first_stage.distributions import ActionDistribution
+from dmliv.first_stage.embeddings import NodeMeans
+from dmliv.first_stage.nuisances import Exogenous
+from dmliv.inference.functionals import Band, Functional
+from dmliv.inference.landmarks import KernelLandmarks
 from dmliv.kernels.features import LandmarkFeatures, chunks, gaussian_kernel
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
-from dmliv.second_stage.base import StructuralModel, action_vectors
+from dmliv.parallel.runtime import Runtime
 from dmliv.second_stage.kernel import KernelStructural
-from dmliv.second_stage.law_means import NodeMeans
+from dmliv.second_stage.structural import StructuralModel
 
 # Rows that the moments of a fold are taken from, at most: more would not change digits that count.
 _MOMENT_ROWS = 50_000
@@ -52,6 +55,7 @@ _NOISE_FACTOR = 1.1
 _JITTER = 1e-12
 
 
+@savable
 @dataclass(frozen=True)
 class Debiased:
     """Intervals around debiased estimates; the standard error holds noise and what smoothness leaves open.
@@ -104,7 +108,7 @@ class Debiased:
         cluster: IntArray | None = None,
         seed: int,
         runtime: Runtime,
-    ) -> SieveUncertainty:
+    ) -> SeriesUncertainty:
         """Learn the correction of any linear functional of ``model``, and its covariance.
 
         Parameters
@@ -123,54 +127,54 @@ class Debiased:
         """
         n_folds = len(first_stage.fold_members)
         self.check(n_folds)
-        sieve = self._sieve(data, first_stage, image, seed, runtime)
+        landmarks = self._sieve(data, first_stage, image, seed, runtime)
         weight = data.weight / data.weight.sum()
         effective = 1.0 / float((weight**2).sum())
-        residual = data.outcome - model.predict(data.context, action_vectors(data.action_spec, data.action))
+        residual = data.outcome - model.predict(data.context, data.action_spec.vectors(data.action))
         noise = float(weight @ residual**2)
         exogenous = Exogenous(data.context, data.instrument)
         generator = np.random.default_rng([seed, 3])
         rows = np.flatnonzero(data.weight > 0.0)
-        width = sieve.features.width
+        width = landmarks.features.width
         moment, balance = np.zeros(width), np.zeros((width, width))
         scores = _Scores.empty(width, cluster)
         with runtime.progress.stage("debiasing", n_folds) as advance:
             for fold, member in enumerate(first_stage.fold_members):
-                means = NodeMeans(_law_of_member(first_stage, exogenous, member), _POINTS)
+                means = NodeMeans(_distribution_of_member(first_stage, exogenous, member), _POINTS)
                 outside = rows[first_stage.fold[rows] != fold]
                 if len(outside) > _MOMENT_ROWS:
                     outside = np.sort(generator.choice(outside, _MOMENT_ROWS, replace=False))
-                weigher = self._weigher(sieve, data, means, outside, noise / effective)
+                weigher = self._weigher(landmarks, data, means, outside, noise / effective)
                 inside = rows[first_stage.fold[rows] == fold]
                 for part in (inside[chunk] for chunk in chunks(len(inside))):
-                    weights = sieve.project(data.context.take(part), means, part) @ weigher
+                    weights = landmarks.project(data.context.take(part), means, part) @ weigher
                     score = weights * (weight[part] * residual[part])[:, None]
                     moment += score.sum(axis=0)
                     scores.add(part, score)
-                    features = sieve.encode(data.context.take(part), _actions(data, part))
+                    features = landmarks.encode(data.context.take(part), _actions(data, part))
                     balance += features.T @ (weight[part][:, None] * weights)
                 advance()
         imbalance = self.miss_sd * (balance - np.eye(width))
         covariance = _NOISE_FACTOR**2 * scores.squares() + imbalance.T @ imbalance
         sizes = float(self.miss_sd), float(self.rough_sd)
-        return SieveUncertainty(sieve.encoder, sieve.features, moment, covariance, *sizes)
+        return SeriesUncertainty(landmarks.encoder, landmarks.features, moment, covariance, *sizes)
 
     def _weigher(
-        self, sieve: KernelSieve, data: TrainingData, means: NodeMeans, rows: IntArray, noise: float
+        self, landmarks: KernelLandmarks, data: TrainingData, means: NodeMeans, rows: IntArray, noise: float
     ) -> FloatArray:
         """Return the matrix that turns projected features and a functional's features into q.
 
         q of a row is ``projected @ matrix @ functional``, with the matrix of shape (width, width).
         """
-        width = sieve.features.width
+        width = landmarks.features.width
         cross, square = np.zeros((width, width)), np.zeros((width, width))
         weight = data.weight[rows] / data.weight[rows].sum()
         for chunk in chunks(len(rows)):
             part = rows[chunk]
             context = data.context.take(part)
-            projected = sieve.project(context, means, part)
+            projected = landmarks.project(context, means, part)
             weighted = weight[chunk][:, None] * projected
-            cross += weighted.T @ sieve.encode(context, _actions(data, part))
+            cross += weighted.T @ landmarks.encode(context, _actions(data, part))
             square += weighted.T @ projected
         size = (_CAUTION * self.miss_sd) ** 2
         system = size * (cross @ cross.T) + noise * square
@@ -184,17 +188,18 @@ class Debiased:
         image: ImageColumns | None,
         seed: int,
         runtime: Runtime,
-    ) -> KernelSieve:
+    ) -> KernelLandmarks:
         """Choose bandwidths as a kernel for h does, but let the miss bend in the action."""
         kernel = KernelStructural(self.n_landmarks, n_search_rows=1000, image=image)
         plug_in = replace(first_stage, target=data.outcome)
         bandwidths = kernel.search(data, plug_in, seed=seed, runtime=runtime)
         generator = np.random.default_rng([seed, 4])
-        return KernelSieve.learn(data, bandwidths, self.n_landmarks, self.action_bandwidth, generator)
+        return KernelLandmarks.learn(data, bandwidths, self.n_landmarks, self.action_bandwidth, generator)
 
 
+@savable(formerly=("SieveUncertainty",))
 @dataclass(frozen=True, eq=False)
-class SieveUncertainty:
+class SeriesUncertainty:
     """The correction of every linear functional of h, and its covariance, in a space of features.
 
     Attributes
@@ -263,6 +268,7 @@ class SieveUncertainty:
         return Band.normal(estimate, variance, alpha)
 
 
+@savable
 @dataclass(eq=False)
 class _Scores:
     """Sums of products of scores: of rows, or of clusters whose rows are added up first."""
@@ -288,12 +294,12 @@ class _Scores:
         return self.products if self.codes is None else self.totals.T @ self.totals
 
 
-def _law_of_member(first_stage: FirstStage, exogenous: Exogenous, member: int) -> ActionLaw:
-    """Return the law of one fold's model at every row: in memory one at a time."""
+def _distribution_of_member(first_stage: FirstStage, exogenous: Exogenous, member: int) -> ActionDistribution:
+    """Return the distribution of one fold's model at every row: in memory one at a time."""
     everything, nothing = np.arange(len(exogenous)), np.empty(0, dtype=np.int64)
     wanted = [everything if each == member else nothing for each in range(first_stage.n_members)]
-    return first_stage.action_model.laws(exogenous, wanted)[member]
+    return first_stage.action_model.distributions(exogenous, wanted)[member]
 
 
 def _actions(data: TrainingData, rows: IntArray) -> FloatArray:
-    return action_vectors(data.action_spec, data.action[rows])
+    return data.action_spec.vectors(data.action[rows])

@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 
 from dmliv.data import FloatArray, IntArray
+from dmliv.data.savable import savable
 
 # Covariances that are made at once: the factors of so many stay in the processor's cache.
 CHUNK_SIZE = 1 << 16
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class Inputs:
     """Rows that a kernel compares.
@@ -53,6 +55,7 @@ class Inputs:
         return Inputs(*parts)
 
 
+@savable
 @dataclass(frozen=True)
 class Term:
     """One product of the covariance function.
@@ -96,6 +99,7 @@ class Term:
         return 1 + len(self.context) + len(self.curve)
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class AdditiveKernel:
     """A sum of terms with their parameters.
@@ -211,6 +215,7 @@ class _Room:
         return self._arrays[self._next - 1]
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class Pair:
     """Two sets of rows that a kernel compares.
@@ -335,6 +340,7 @@ def _products(term: Term, rows: Inputs) -> FloatArray:
     return found
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class Covariance:
     """Covariances of two sets of rows for some parameters.
@@ -367,6 +373,7 @@ class Covariance:
         return found
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class _Matern:
     """A Matern 3/2 kernel between two sets of rows, times amplitude and other factors.
@@ -416,6 +423,7 @@ class _Matern:
         return np.asarray(np.bincount(self.owners, by_column), dtype=np.float64)
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class _Curve:
     """A Gaussian kernel of functions that are zero at zero, times an amplitude.
@@ -464,6 +472,7 @@ class _Curve:
         return found
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class TermMatrix:
     """One term between two sets of rows: its values, shape (n, m), and the factors they are made of."""

@@ -15,6 +15,7 @@ from scipy.linalg import eigh
 from scipy.spatial.distance import pdist
 
 from dmliv.data import FloatArray, IntArray
+from dmliv.data.savable import savable
 from dmliv.progress import Advance
 
 Bandwidth = Literal["product", "joint"]
@@ -125,6 +126,7 @@ class KernelFeatures(FeatureMap, Protocol):
         ...
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class LandmarkFeatures:
     """Features whose inner products are the kernel, exactly, wherever one of two points is a landmark.
@@ -186,6 +188,7 @@ class LandmarkFeatures:
         return np.asarray(pull / self.scales[:n_columns] ** 2)
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class FourierFeatures:
     """Random Fourier features sqrt(2 / D) cos(x' frequencies + phases): the kernel up to O(1 / sqrt(D)).
@@ -232,6 +235,7 @@ class FourierFeatures:
         return np.asarray(-self._height * (sines @ self.frequencies[:n_columns].T))
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class Moments:
     """Weighted sums of products over the rows of one sample; all that ridge regression needs of them.

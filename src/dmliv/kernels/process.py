@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 from scipy.spatial.distance import pdist
 
 from dmliv.data import FloatArray, IntArray
+from dmliv.data.savable import savable
 from dmliv.errors import InputError
 from dmliv.kernels.additive import AdditiveKernel, Inputs, Term
 from dmliv.kernels.evidence import DECISION_ROWS, SLOPE_PRIOR, STARTS, Rows, Searched, search, whitening
@@ -25,6 +26,7 @@ _LEAST_ERROR = 1e-4
 _MOST_FURTHER = 80
 
 
+@savable
 @dataclass(frozen=True)
 class ProcessSettings:
     """How large the parts of a regression are.
@@ -95,6 +97,7 @@ def _log_median(columns: FloatArray) -> float:
     return float(np.log(np.median(differing))) if len(differing) else 0.0
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class Regression:
     """A Gaussian process fitted to all rows, and to the rows outside each fold.
@@ -253,6 +256,7 @@ def regress(
     return Regression.fit(searched, rows, fold, used[: settings.n_landmarks], start_slopes)
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class _System:
     """Normal equations of the whitened features, and the weighted square of what is to be explained."""
@@ -268,6 +272,7 @@ class _System:
         return float(np.log(np.diag(root)).sum() + 0.5 * self.square / noise - 0.5 * half @ half)
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class _Grams:
     """Inner products of whitened features, errors of the control columns, these columns, and the target.

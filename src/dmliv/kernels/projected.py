@@ -10,7 +10,7 @@ import numpy as np
 
 from dmliv.data import FloatArray, IntArray
 from dmliv.kernels.features import LandmarkFeatures, chunks, median_scales
-from dmliv.kernels.tuning import (
+from dmliv.kernels.ridge import (
     PENALTIES,
     SEARCH_ROWS,
     RidgePath,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dmliv.data import IntArray, Table, TableSchema
+from dmliv.data.savable import savable
 from dmliv.nets.images import ImageColumns, ImageEncoder
 
 FloatArray = npt.NDArray[np.float64]
@@ -23,6 +24,7 @@ Float32Array = npt.NDArray[np.float32]
 _FEW_VALUES = 12
 
 
+@savable
 @dataclass(frozen=True)
 class PiecewiseLinear:
     """Piecewise-linear encoding of one numeric column.
@@ -91,6 +93,7 @@ class PiecewiseLinearTensor:
         return torch.cat(parts, dim=-1)
 
 
+@savable
 @dataclass(frozen=True)
 class TableEncoder:
     """Encodings of one table, learned on the training rows.

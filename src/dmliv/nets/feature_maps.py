@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from torch.nn import functional
 from torch.nn.utils import skip_init
 from torch.optim.adam import adam
 
+from dmliv.data.savable import savable
 from dmliv.nets.images import ImageFront
 
 # Rows evaluated at once; convolutions hold some hundred times more numbers per row.
@@ -20,6 +22,7 @@ _CHUNK_ROWS = 1 << 15
 _CHUNK_IMAGES = 512
 
 
+@savable
 @dataclass(frozen=True)
 class Layer:
     """One dense layer of a feature map.
@@ -39,6 +42,7 @@ class Layer:
     rectified: bool = True
 
 
+@savable
 class FeatureMap(nn.Module):
     """A perceptron that turns columns, and pixels at their end, into features.
 
@@ -94,6 +98,42 @@ class FeatureMap(nn.Module):
         self.width = width
         self.to(device)
         self.eval()
+
+    def saved_parts(self) -> dict[str, Any]:
+        """Return what a model file keeps: layers and weights."""
+        layers: list[Layer] = []
+        first = self.width
+        for part in self.body:
+            if isinstance(part, nn.Linear):
+                first = first if layers else part.in_features
+                layers.append(Layer(part.out_features, normalised=False, rectified=False))
+            else:
+                last = layers.pop()
+                batch_norm, relu = isinstance(part, nn.BatchNorm1d), isinstance(part, nn.ReLU)
+                layers.append(Layer(last.width, last.normalised or batch_norm, last.rectified or relu))
+        return {
+            "n_inputs": first - (0 if self.front is None else self.front.n_features),
+            "layers": tuple(layers),
+            "front": self.front,
+            "state": {name: values.detach() for name, values in self.state_dict().items()},
+        }
+
+    @classmethod
+    def from_saved_parts(cls, parts: Mapping[str, Any]) -> FeatureMap:
+        """Return the map of these parts, to be evaluated."""
+        front: ImageFront | None = parts["front"]
+        layers, state = parts["layers"], parts["state"]
+        width = parts["n_inputs"] + (0 if front is None else front.n_features)
+        weights = [key for key in state if key.endswith(".weight") and state[key].ndim == 2]
+        for number, (layer, key) in enumerate(zip(layers, weights, strict=True)):
+            # Looked at before a network of any size is made.
+            if state[key].shape != (layer.width, width):
+                raise ValueError(f"weights of another shape than layer {number}")
+            width = layer.width
+        device = next((values.device for values in state.values()), torch.device("cpu"))
+        net = cls(parts["n_inputs"], layers, generator=np.random.default_rng(0), device=device, front=front)
+        net.load_state_dict(state)
+        return net.eval()
 
     @property
     def trainable(self) -> bool:

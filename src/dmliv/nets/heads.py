@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from dmliv.data.savable import savable
+
 # Log standard deviations stay within these bounds (in units of the action's standard deviation): without the
 # lower one a component can collapse onto a single row and its likelihood grows without limit.
 _LOG_SCALE_CENTRE = -1.0
@@ -28,6 +30,7 @@ class Head(Protocol):
         ...
 
 
+@savable
 @dataclass(frozen=True)
 class MeanHead:
     """One output, squared loss."""
@@ -42,6 +45,7 @@ class MeanHead:
         return (raw.squeeze(-1) - target).square()
 
 
+@savable
 @dataclass(frozen=True)
 class ClassHead:
     """Class probabilities through a softmax, cross-entropy loss."""
@@ -63,6 +67,7 @@ class ClassHead:
         return torch.softmax(raw, dim=-1)
 
 
+@savable
 @dataclass(frozen=True)
 class MixtureParameters:
     """Parameters of mixtures of G Gaussians in d dimensions, one mixture per leading index.
@@ -83,6 +88,7 @@ class MixtureParameters:
     log_determinants: Tensor
 
 
+@savable
 @dataclass(frozen=True)
 class MixtureHead:
     """A mixture of ``n_components`` Gaussians in ``dimension`` dimensions, negative log-likelihood loss."""

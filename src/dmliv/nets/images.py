@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dmliv.data import FloatArray, IntArray, Table, TableSchema
+from dmliv.data.savable import savable
 from dmliv.errors import InputError
 from dmliv.nets.randomness import Draws, drawn
 
@@ -22,6 +23,7 @@ _ROUNDING = 1e-10
 _KERNEL = 3
 
 
+@savable
 @dataclass(frozen=True)
 class ImageColumns:
     """Context columns that are the pixels of one grey image, row by row.
@@ -81,6 +83,7 @@ class ImageColumns:
         return np.array([numeric[name] for name in names], dtype=np.int64)
 
 
+@savable
 @dataclass(frozen=True)
 class GradientFeatures:
     """Histograms of edge directions over a grid of cells, reduced to their main components.
@@ -160,6 +163,7 @@ def _histograms_of(table: Table, positions: IntArray, height: int, width: int) -
     return histograms
 
 
+@savable
 @dataclass(frozen=True)
 class ImageEncoder:
     """Where the pixels are and, unless convolutions are trained on them, their fixed features.
@@ -191,6 +195,7 @@ class ImageEncoder:
         return self.gradients.transform(histograms)
 
 
+@savable
 @dataclass(frozen=True)
 class ImageFront:
     """Trainable convolutions in front of a stacked perceptron: the paper's image network.

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from dmliv.data.savable import savable
 from dmliv.errors import InputError
 from dmliv.nets.images import ImageColumns, ImageFront
 from dmliv.nets.training import TrainingPlan
@@ -21,6 +22,7 @@ _EPOCH_POWER = 0.15
 _LARGEST_BATCH = 1024
 
 
+@savable
 @dataclass(frozen=True)
 class ByRows:
     """A setting that depends on the number of rows n: ``offset + factor / (shift + n) ** power``, clipped.
@@ -44,6 +46,7 @@ class ByRows:
         return min(max(value, self.low), self.high)
 
 
+@savable
 @dataclass(frozen=True)
 class NetworkSettings:
     """One network's shape, inputs and training.

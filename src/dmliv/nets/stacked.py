@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from dmliv.data.savable import savable
 from dmliv.nets.images import ImageFront
 from dmliv.nets.randomness import Draws, Randomness, drawn, generators_of, torch_generators
 from dmliv.nets.tall import tall_input_gradient, tall_outputs, tall_weight_gradients
@@ -30,6 +32,7 @@ _BYTE_VALUES = 256
 _EVALUATION_CHUNK = 4096
 
 
+@savable
 class StackedMLP(nn.Module):
     """``n_members`` ReLU perceptrons of one shape.
 
@@ -251,6 +254,39 @@ class StackedMLP(nn.Module):
             new_weight.copy_(weight[index])
             new_bias.copy_(bias[index])
         return part.eval()
+
+    def saved_parts(self) -> dict[str, Any]:
+        """Return what a model file keeps: shape and weights."""
+        return {
+            "n_members": self.n_members,
+            "widths": self.widths,
+            "keep_bytes": self.keep_bytes,
+            "front": self.front,
+            "flat": self.flat.detach(),
+        }
+
+    @classmethod
+    def from_saved_parts(cls, parts: Mapping[str, Any]) -> StackedMLP:
+        """Return the network of these parts, to be evaluated."""
+        n_members, widths, flat = parts["n_members"], parts["widths"], parts["flat"]
+        front: ImageFront | None = parts["front"]
+        shapes = [*pairwise(widths), *([] if front is None else front.shapes)]
+        # Looked at before a network of any size is made.
+        expected = sum(n_members * (fan_in + 1) * fan_out for fan_in, fan_out in shapes)
+        if flat.shape != (expected,):
+            raise ValueError(f"{tuple(flat.shape)} weights for a network of {expected}")
+        net = cls(
+            n_members,
+            widths,
+            dropout=[0.0] * (len(widths) - 2),
+            generator=np.random.default_rng(0),
+            device=flat.device,
+            front=front,
+        )
+        net.keep_bytes = tuple(parts["keep_bytes"])
+        with torch.no_grad():
+            net.flat.copy_(flat)
+        return net.eval()
 
     def take_buffer(self, shape: tuple[int, ...]) -> Tensor:
         """Return uninitialised memory, reused from an earlier step when there is some."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from dmliv.data.savable import savable
 from dmliv.errors import InputError, TrainingDivergedError
 from dmliv.nets.device import single_thread
 from dmliv.nets.randomness import IntArray, Randomness, epoch_order
@@ -23,6 +24,7 @@ from dmliv.progress import ProgressReporter
 _EVALUATION_CHUNK = 4096
 
 
+@savable
 @dataclass(frozen=True)
 class TrainingPlan:
     """How long and how fast to train.
@@ -84,6 +86,7 @@ class TrainingPlan:
         return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * (step - warm) / max(1, total - warm)))
 
 
+@savable
 @dataclass(frozen=True)
 class TrainingRecord:
     """What happened during training.

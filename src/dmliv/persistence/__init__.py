@@ -4,6 +4,6 @@ A model file is a zip archive of stored (not compressed) members: a JSON manifes
 the safetensors format and, where there are any, scikit-learn models in the skops format.
 """
 
-from dmliv.persistence.files import load, save
+from dmliv.persistence.model_files import load, save
 
 __all__ = ["load", "save"]

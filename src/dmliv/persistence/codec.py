@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator
 
+from dmliv.data.savable import SAVED, saving_of
 from dmliv.errors import InputError
 from dmliv.nets.device import resolve_device
-from dmliv.persistence.registry import CLASSES, FORMER_FIELDS, LEFT_OUT, MODULES
 
 # Kinds and sizes of numbers that the array format knows.
 _ARRAY_TYPES = frozenset("?bhilqBHILQefd")
@@ -84,11 +84,11 @@ class Encoder:
         if type(value) is np.random.RandomState:
             return {"random state": self.encode(value.get_state(legacy=False), place)}
         name = type(value).__name__
-        if MODULES.get(name, (None,))[0] is type(value):
-            return self._encode_fields(name, MODULES[name][1](value), place)
-        if CLASSES.get(name) is type(value):
-            left_out = LEFT_OUT.get(type(value), {})
-            parts = {f.name: left_out.get(f.name, getattr(value, f.name)) for f in fields(value)}
+        saving = SAVED.get(name)
+        if saving is not None and saving.cls is type(value):
+            if not is_dataclass(value):
+                return self._encode_fields(name, value.saved_parts(), place)
+            parts = {f.name: saving.left_out.get(f.name, getattr(value, f.name)) for f in fields(value)}
             return self._encode_fields(name, parts, place)
         if isinstance(value, BaseEstimator) and type(value).__module__.startswith("sklearn."):
             self.learners.append((place, value))
@@ -194,14 +194,15 @@ class Decoder:
 
     def _build(self, name: str, nodes: Mapping[str, Any]) -> Any:
         parts = {key: self.decode(node) for key, node in nodes.items()}
-        if name in MODULES:
-            return MODULES[name][2](parts)
-        if name not in CLASSES:
-            raise ValueError(f"the unknown class {name!r}")
-        former = FORMER_FIELDS.get(CLASSES[name], {})
-        # A former field with another value stays, and the constructor refuses it.
-        kept = {key: part for key, part in parts.items() if key not in former or part != former[key]}
-        return CLASSES[name](**kept)
+        saving = saving_of(name)
+        if saving is None:
+            raise ValueError(f"the unknown class {name!r} (import its module first if it is yours)")
+        if not is_dataclass(saving.cls):
+            return saving.cls.from_saved_parts(parts)
+        dropped, renamed = saving.dropped, saving.renamed
+        # A dropped field with another value stays, and the constructor refuses it.
+        kept = {key: part for key, part in parts.items() if key not in dropped or part != dropped[key]}
+        return saving.cls(**{renamed.get(key, key): part for key, part in kept.items()})
 
 
 def _stride_order(strides: Sequence[int]) -> list[int]:
@@ -244,11 +245,12 @@ def _cannot_save(value: object, place: str) -> InputError:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if kind.startswith("dmliv."):
         return InputError(
-            f"Expected classes that model files know, got {kind} in {place}; list its module in "
-            "dmliv.persistence.registry to make it savable."
+            f"Expected classes that model files know, got {kind} in {place}; decorate it with "
+            "dmliv.data.savable.savable."
         )
     return InputError(
         "Expected plain values, arrays, learners of dmliv and estimators of scikit-learn to save, got "
         f"{value!r:.80} of type {kind} in {place}; functions and objects of other libraries cannot be saved, "
-        "because loading must not run code from a file."
+        "because loading must not run code from a file. Decorate a class of your own with "
+        "dmliv.data.savable.savable."
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dmliv.atomic import write_atomically
+from dmliv.data.files import write_atomically
 from dmliv.errors import ModelFileError
 
 FORMAT = "dmliv model"

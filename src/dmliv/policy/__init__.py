@@ -1,6 +1,6 @@
 """Decisions from a structural model, and the policies they are compared with."""
 
-from dmliv.policy.bandits import KernLCB, LinLCB, NeuraLCB, NeuralLinGreedy, NeuralLinLCB, RandomPolicy
+from dmliv.bandits import KernLCB, LinLCB, NeuraLCB, NeuralLinGreedy, NeuralLinLCB, RandomPolicy
 from dmliv.policy.decisions import Decisions
 from dmliv.policy.greedy import GreedyPolicy
 from dmliv.policy.spaces import Box, Interval

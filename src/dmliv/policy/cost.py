@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dmliv.counterfactual import Counterfactual
 from dmliv.data import FloatArray
 from dmliv.errors import InputError, listed
+from dmliv.inference.counterfactual import Counterfactual
 from dmliv.policy.spaces import ActionSpace
 
 # Half the width of the central difference of a cost, in standard deviations of the action.

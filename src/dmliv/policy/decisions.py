@@ -25,7 +25,7 @@ class Decisions:
         Whether the action lies on the edge of what was allowed: a wider space might hold a better one, or
         the model is extrapolating.
     support : ndarray, shape (n,), or None
-        Probability of such an action under the estimated action law; None without ``min_support``.
+        Probability of such an action under the estimated action distribution; None without ``min_support``.
     support_binds : ndarray of bool, shape (n,)
         Whether a better action was forbidden for want of support.
     min_support : float or None

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from sklearn.cluster import KMeans
 from sklearn.metrics import pairwise_distances_argmin
 
-from dmliv.counterfactual import Counterfactual
 from dmliv.data import FloatArray, IntArray, Table
 from dmliv.errors import InputError
-from dmliv.functionals import Functional, around
+from dmliv.inference.counterfactual import Counterfactual
+from dmliv.inference.functionals import Functional, around
 from dmliv.policy.climb import climb
 from dmliv.policy.cost import ActionCost
 from dmliv.policy.decisions import Decisions
@@ -51,7 +51,7 @@ class GreedyPolicy:
         Cost of an action in units of the outcome: a function from actions (k,) or (k, d) to costs (k,), a
         number per label, or one number per candidate.
     min_support : float, optional
-        Forbid actions whose probability under the estimated action law is lower. Off by default.
+        Forbid actions whose probability under the estimated action distribution is lower. Off by default.
     support : ActionSupport, optional
         Knows these probabilities; needed for ``min_support``.
 
@@ -331,7 +331,8 @@ def _read_least_support(min_support: float | None, support: ActionSupport | None
         )
     if support is None:
         raise InputError(
-            "Expected an estimator with an action law for min_support, got one without; use DMLIV, CEDMLIV "
+            "Expected an estimator with an action distribution for min_support, got one without; use DMLIV, "
+            "CEDMLIV "
             "or DeepIV, or leave min_support out."
         )
     return float(min_support)

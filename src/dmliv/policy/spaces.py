@@ -11,9 +11,9 @@ import numpy.typing as npt
 from scipy.spatial import KDTree
 from scipy.stats import qmc
 
-from dmliv.counterfactual import Counterfactual
 from dmliv.data import FloatArray
 from dmliv.errors import InputError
+from dmliv.inference.counterfactual import Counterfactual
 
 _DEFAULT_POINTS = 200
 # Starting points of a search in several dimensions: a grid while it is no larger than this, else spread out.

@@ -1,4 +1,4 @@
-"""How much of the data speaks about an action: its probability under the estimated action law."""
+"""How much of the data speaks about an action: its probability under the estimated action distribution."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from dmliv.controls import joined
 from dmliv.data import FloatArray, Table
-from dmliv.first_stage.base import Exogenous
+from dmliv.data.controls import joined
 from dmliv.first_stage.crossfit import FirstStage
+from dmliv.first_stage.nuisances import Exogenous
 
 # An action counts as observed where an action this near to it was: in standard deviations, per column.
 RADIUS = 0.25
@@ -33,8 +33,8 @@ class ActionSupport(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class LawSupport:
-    """Support under the action law of a first stage, averaged over instruments of training rows.
+class DistributionSupport:
+    """Support under the action distribution of a first stage, averaged over instruments of training rows.
 
     The instruments are drawn without regard to the context: where the instrument depends on the context,
     actions count as supported that only instruments of other contexts would bring about.
@@ -67,19 +67,19 @@ class LawSupport:
         folds = self.first_stage.fold_members
         asked = np.tile(np.asarray(folds)[np.arange(n_instruments) % len(folds)], n_rows)
         row_sets = [np.flatnonzero(asked == member) for member in range(self.first_stage.n_members)]
-        laws = self.first_stage.action_model.laws(exogenous, row_sets)
+        distributions = self.first_stage.action_model.distributions(exogenous, row_sets)
         parts, owners, finite = [], [], False
         for member, rows in enumerate(row_sets):
             if not rows.size:
                 continue
-            law = laws[member]
-            indices = torch.arange(rows.size, device=law.mean().device)
-            finite = law.is_finite
+            distribution = distributions[member]
+            indices = torch.arange(rows.size, device=distribution.mean().device)
+            finite = distribution.is_finite
             if finite:
-                parts.append(law.mean())
+                parts.append(distribution.mean())
             else:
                 generator = torch.Generator(device=indices.device).manual_seed(member)
-                parts.append(law.sample(indices, _DRAWS_PER_INSTRUMENT, generator).actions)
+                parts.append(distribution.sample(indices, _DRAWS_PER_INSTRUMENT, generator).actions)
             owners.append(rows // n_instruments)
         order = np.argsort(np.concatenate(owners), kind="stable")
         draws = torch.cat(parts)[torch.from_numpy(order).to(parts[0].device)]

@@ -1,11 +1,10 @@
 """Benchmark problems with a known counterfactual."""
 
 from dmliv.problems.assets import AssetError
-from dmliv.problems.base import ContextArray, EvaluationSet, Problem
 from dmliv.problems.card import CardWages
-from dmliv.problems.decisions import PriceAndAdvertising, TreatmentChoice
 from dmliv.problems.encouragement import Encouragement
 from dmliv.problems.image_demand import ImageDemand
+from dmliv.problems.protocol import ContextArray, EvaluationSet, Problem
 from dmliv.problems.replication import Replication, Split
 from dmliv.problems.semi_synthetic import IHDP, PMCMR
 from dmliv.problems.suite import (
@@ -44,6 +43,7 @@ from dmliv.problems.suite import (
     with_instrument_share,
 )
 from dmliv.problems.ticket_demand import TicketDemand
+from dmliv.problems.treatments import PriceAndAdvertising, TreatmentChoice
 
 __all__ = [
     "IHDP",

@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike
 
 from dmliv.data import FloatArray, IVData
 from dmliv.errors import InputError
-from dmliv.problems.base import EvaluationSet
 from dmliv.problems.checks import as_column, check_count, is_finite_number
+from dmliv.problems.protocol import EvaluationSet
 
 _RETURN: Final = 0.1
 _EDUCATION_SD: Final = 2.0

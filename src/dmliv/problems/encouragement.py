@@ -15,8 +15,8 @@ from scipy.special import expit
 
 from dmliv.data import FloatArray, IVData
 from dmliv.errors import InputError
-from dmliv.problems.base import EvaluationSet
 from dmliv.problems.checks import as_column, check_choice, check_count, is_finite_number
+from dmliv.problems.protocol import EvaluationSet
 
 EffectShape = Literal["constant", "linear", "curved"]
 

@@ -100,7 +100,8 @@ class ImageDemand:
         seed : int, default 1
             Seed of the generator.
         shift : float, default 0.0
-            Added to the time: 0 is the training law U(0, 10), 1 the out-of-distribution law U(1, 11).
+            Added to the time: 0 is the training distribution U(0, 10), 1 the out-of-distribution distribution
+            U(1, 11).
 
         Returns
         -------
@@ -163,9 +164,9 @@ class ImageDemand:
         """
         return self._tickets.counterfactual(self._plain(X), T)
 
-    def exact_action_law(self, X: ArrayLike, Z: ArrayLike) -> tuple[FloatArray, float]:
-        """Return mean (n,) and standard deviation of the Gaussian law of the action given X and Z."""
-        return self._tickets.exact_action_law(self._plain(X), Z)
+    def exact_action_distribution(self, X: ArrayLike, Z: ArrayLike) -> tuple[FloatArray, float]:
+        """Return mean (n,) and standard deviation of the action (Gaussian) given X and Z."""
+        return self._tickets.exact_action_distribution(self._plain(X), Z)
 
     def exact_outcome_mean(self, X: ArrayLike, Z: ArrayLike) -> FloatArray:
         """Return s0(X, Z) = E[Y | X, Z], shape (n,)."""

@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike
 
 from dmliv.data import FloatArray, IntArray, IVData
 from dmliv.errors import InputError
-from dmliv.problems.base import EvaluationSet
 from dmliv.problems.checks import as_column, check_bounds, check_choice, check_count
 from dmliv.problems.equations import Equations
+from dmliv.problems.protocol import EvaluationSet
 from dmliv.problems.real_contexts import N_CONTEXTS
 
 PartName: TypeAlias = Literal["train", "validation", "test"]
@@ -190,15 +190,15 @@ class Replication:
         action = as_column(T, len(context), "T")
         return self._standardise(self.equations.action_part(action) + self.equations.context_part(context))
 
-    def exact_action_law(self, X: ArrayLike, Z: ArrayLike) -> tuple[FloatArray, FloatArray]:
-        """Return mean and standard deviation, both (n,), of the Gaussian law of the action given X and Z."""
+    def exact_action_distribution(self, X: ArrayLike, Z: ArrayLike) -> tuple[FloatArray, FloatArray]:
+        """Return mean and standard deviation, both (n,), of the action (Gaussian) given X and Z."""
         context = _as_contexts(X)
         level = self.equations.level(Z, len(context))
         return self.equations.noiseless_action(context, level), self.equations.action_sd(level)
 
     def exact_outcome_mean(self, X: ArrayLike, Z: ArrayLike) -> FloatArray:
-        """Return s0(X, Z) = E[Y | X, Z], the mean of the counterfactual under the action law, shape (n,)."""
-        mean, sd = self.exact_action_law(X, Z)
+        """Return s0(X, Z) = E[Y | X, Z], the counterfactual averaged over the action, shape (n,)."""
+        mean, sd = self.exact_action_distribution(X, Z)
         part = self.equations.action_part(mean, variance=sd**2)
         return self._standardise(part + self.equations.context_part(_as_contexts(X)))
 

@@ -27,9 +27,9 @@ from numpy.typing import ArrayLike
 from dmliv.data import FloatArray, IVData
 from dmliv.errors import InputError
 from dmliv.problems.assets import DataDir
-from dmliv.problems.base import EvaluationSet
 from dmliv.problems.checks import check_choice
 from dmliv.problems.equations import Variant, equations
+from dmliv.problems.protocol import EvaluationSet
 from dmliv.problems.real_contexts import ihdp_contexts, pmcmr_contexts
 from dmliv.problems.replication import PartName, Replication, Split, draw_replication
 
@@ -82,8 +82,8 @@ class SemiSynthetic(ABC):
         """
         _check_number(number)
         seed = self._seeds[self.n_levels]
-        law = equations(self.variant, self.n_levels)
-        return draw_replication(self._real_contexts(), law, seed, int(number))
+        distribution = equations(self.variant, self.n_levels)
+        return draw_replication(self._real_contexts(), distribution, seed, int(number))
 
     def split(self, replication: int, part: PartName) -> Split:
         """Return a part, "train", "validation" or "test", of a replication with its truth."""
@@ -149,7 +149,7 @@ class SemiSynthetic(ABC):
         seed : int, default 1
             Seed of that draw.
         shift : float, default 0.0
-            Must be 0: there is no shifted law of real contexts.
+            Must be 0: there is no shifted distribution of real contexts.
         replication : int, default 0
             Whose rows.
         part : {"train", "validation", "test"}, default "validation"
@@ -157,7 +157,7 @@ class SemiSynthetic(ABC):
         """
         if shift != 0:
             raise InputError(
-                f"Expected shift=0, as real contexts have no shifted law, got {shift!r}; leave it out."
+                f"Expected shift=0, as real contexts have no shifted distribution, got {shift!r}; drop it."
             )
         return self.replication(replication).contexts(n, seed, part)
 

@@ -16,9 +16,10 @@ strong. Adding it to raw demand instead would shrink its standard deviation to 1
 confounding.
 
 ``h0`` is linear in the action, with a negative slope for every time in [0, 10] and every type. Hence the best
-policy inside the training law is a constant, the lowest price on offer, and the reward of a learned policy
-mostly tests the sign of its slope outside the support of the data. Judge estimators by counterfactual error
-first. The law of the action given context and instrument is Gaussian, so conditional means are known exactly.
+policy inside the training distribution is a constant, the lowest price on offer, and the reward of a learned
+policy mostly tests the sign of its slope outside the support of the data. Judge estimators by counterfactual
+error first. The distribution of the action given context and instrument is Gaussian, so conditional means are
+known exactly.
 
 References
 ----------
@@ -37,8 +38,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from dmliv.data import FloatArray, IVData
 from dmliv.errors import InputError
-from dmliv.problems.base import EvaluationSet
 from dmliv.problems.checks import as_column, check_bounds, check_choice, check_count, is_finite_number
+from dmliv.problems.protocol import EvaluationSet
 
 CustomerType = Literal["one-hot", "scalar"]
 
@@ -63,7 +64,7 @@ def psi(t: ArrayLike) -> FloatArray:
     Parameters
     ----------
     t : array_like, any shape
-        Time of the year, in [0, 10] under the training law.
+        Time of the year, in [0, 10] under the training distribution.
 
     Returns
     -------
@@ -165,7 +166,8 @@ class TicketDemand:
         seed : int, default 1
             Seed of the generator.
         shift : float, default 0.0
-            Added to the time: 0 is the training law U(0, 10), 1 the out-of-distribution law U(1, 11).
+            Added to the time: 0 is the training distribution U(0, 10), 1 the out-of-distribution distribution
+            U(1, 11).
 
         Returns
         -------
@@ -244,8 +246,8 @@ class TicketDemand:
         time, kind = self._decode(X)
         return _standardised_demand(time, kind, as_column(T, len(time), "T"))
 
-    def exact_action_law(self, X: ArrayLike, Z: ArrayLike) -> tuple[FloatArray, float]:
-        """Return the Gaussian law of the standardised action given context and instrument.
+    def exact_action_distribution(self, X: ArrayLike, Z: ArrayLike) -> tuple[FloatArray, float]:
+        """Return the Gaussian distribution of the standardised action given context and instrument.
 
         Parameters
         ----------
@@ -264,7 +266,7 @@ class TicketDemand:
         return _to_action(self._mean_price(time, as_column(Z, len(time), "Z"))), 1.0 / PRICE_SD
 
     def exact_outcome_mean(self, X: ArrayLike, Z: ArrayLike) -> FloatArray:
-        """Return s0(X, Z) = E[Y | X, Z], the mean of the counterfactual under the action law.
+        """Return s0(X, Z) = E[Y | X, Z], the mean of the counterfactual under the action distribution.
 
         The noise has mean zero given (X, Z) and h0 is linear in the action, so this is h0 at the mean action.
 
@@ -279,7 +281,7 @@ class TicketDemand:
         -------
         ndarray, shape (n,)
         """
-        mean_action, _ = self.exact_action_law(X, Z)
+        mean_action, _ = self.exact_action_distribution(X, Z)
         return self.counterfactual(X, mean_action)
 
     # ------------------------------------------------------------------------------------------- policies

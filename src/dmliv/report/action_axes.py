@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dmliv.counterfactual import Counterfactual
 from dmliv.data import ActionSpec, FloatArray, IntArray
+from dmliv.inference.counterfactual import Counterfactual
 from dmliv.policy.spaces import Box, Interval
 from dmliv.report.contents import ActionAxis
-from dmliv.second_stage.base import action_vectors
 
 _POINTS = 41
 # A list of candidates this long is drawn point by point.
@@ -54,7 +53,7 @@ def _level_axis(counterfactual: Counterfactual, codes: IntArray, offered: object
     spec = counterfactual.action
     n_levels = len(spec.levels)
     grid = np.arange(n_levels)
-    vectors = action_vectors(spec, grid)
+    vectors = spec.vectors(grid)
     counts = np.bincount(codes, minlength=n_levels)
     start, end = np.sort(np.argsort(-counts, kind="stable")[:2])
     allowed = np.ones(n_levels, dtype=bool)

@@ -6,11 +6,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from dmliv.counterfactual import Counterfactual
 from dmliv.data import FloatArray, Table
-from dmliv.functionals import Functional
 from dmliv.inference.bootstrap import ReplicateUncertainty
-from dmliv.inference.debiased import SieveUncertainty
+from dmliv.inference.counterfactual import Counterfactual
+from dmliv.inference.debiased import SeriesUncertainty
+from dmliv.inference.functionals import Functional
 
 Interval: TypeAlias = tuple[float, float]
 """Lower and upper end."""
@@ -87,7 +87,7 @@ def band_words(fitted: Counterfactual) -> str:
         f"Bands and intervals are made to hold the truth with {confidence} confidence, at one action at a "
         "time, if the instrument is a valid one"
     )
-    if isinstance(fitted.uncertainty, SieveUncertainty):
+    if isinstance(fitted.uncertainty, SeriesUncertainty):
         return (
             f"{pointwise} and what the model misses has no jumps. On simulated data intervals of means and "
             "bands at single points keep this promise where effects are smooth; with twenty columns of "

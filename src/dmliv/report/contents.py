@@ -153,7 +153,8 @@ class PolicySummary:
     edge_share : float or None
         Share at the edge of what was offered; None for labels.
     support : ndarray, shape (n,), or None
-        Probability of such an action under the estimated action law; None where no law was estimated.
+        Probability of such an action under the estimated action distribution; None where no distribution was
+        estimated.
     least_support : float
         Below it an action counts as hardly ever seen.
     value_interval, gain_interval : tuple of float or None

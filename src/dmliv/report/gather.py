@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dmliv.controls import Controls, joined
-from dmliv.counterfactual import Counterfactual
 from dmliv.data import FloatArray, IntArray, Table, TableSchema, TrainingData, read_outcome, read_weight
+from dmliv.data.controls import Controls, joined
+from dmliv.data.schema import Source
 from dmliv.diagnostics.recommendations import least_support
 from dmliv.diagnostics.strength import InstrumentStrength, instrument_strength
 from dmliv.errors import InputError, common_length
 from dmliv.estimators.base import CounterfactualEstimator
+from dmliv.inference.counterfactual import Counterfactual
 from dmliv.policy.decisions import Decisions
 from dmliv.policy.spaces import Box, Interval
 from dmliv.progress import ProgressReporter, SilentProgress
@@ -39,7 +40,6 @@ from dmliv.report.words import (
     row_words,
     settings_chosen,
 )
-from dmliv.schema import Source
 
 # More rows would change no picture, and would make people wait.
 MOST_ROWS = 2000

@@ -9,9 +9,10 @@ from typing import Self
 import numpy as np
 
 from dmliv.data import FloatArray, IVData, TrainingData, prepare
-from dmliv.first_stage.base import Exogenous, OutcomeModel, Runtime
+from dmliv.first_stage.nuisances import Exogenous, OutcomeModel
 from dmliv.learners import neural
 from dmliv.nets.device import resolve_device, single_thread
+from dmliv.parallel.runtime import Runtime
 from dmliv.progress import Advance, ProgressReporter, progress_for
 
 # As many networks as DML-IV averages in its second stage, for a fair comparison.

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dmliv.atomic import write_atomically
 from dmliv.data import FloatArray
+from dmliv.data.files import write_atomically
 from dmliv.errors import InputError
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.progress import ProgressReporter

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.interpolate import RegularGridInterpolator
 
-from dmliv.counterfactual import Counterfactual
 from dmliv.data import Column, FloatArray, Table
+from dmliv.inference.counterfactual import Counterfactual
 from dmliv.report.bands import grid_band
 from dmliv.report.panel_columns import (
     PanelColumn,

@@ -32,17 +32,17 @@ def pilot_words(estimator: CounterfactualEstimator) -> tuple[str, ...]:
     model = estimator.structural_model_
     if not isinstance(model, PilotedModel):
         return (_without_pilot(estimator),)
-    told = model.describe()
-    control = _pilot_of(told).get("control_variable")
+    details = model.describe()
+    control = _pilot_of(details).get("control_variable")
     if control == "none":
-        return (_too_weak(_pilot_of(told)), _flatness(model, told))
+        return (_too_weak(_pilot_of(details)), _flatness(model, details))
     start = "h, the expected outcome if the action is set, starts from a pilot"
     if control in _CONTROL_WORDS:
         start += (
             ", a control-function regression of the outcome on context, action and "
             f"{_CONTROL_WORDS[str(control)]}"
         )
-    return (f"{start}.", _remainder(model, told), _assumption(control))
+    return (f"{start}.", _remainder(model, details), _assumption(control))
 
 
 def pilot_cautions(estimator: CounterfactualEstimator) -> tuple[str, ...]:
@@ -59,8 +59,8 @@ def pilot_cautions(estimator: CounterfactualEstimator) -> tuple[str, ...]:
     )
 
 
-def _pilot_of(told: Mapping[str, object]) -> Mapping[str, Any]:
-    found = told["pilot"]
+def _pilot_of(details: Mapping[str, object]) -> Mapping[str, Any]:
+    found = details["pilot"]
     return found if isinstance(found, Mapping) else {}
 
 
@@ -76,14 +76,16 @@ def _without_pilot(estimator: TwoStageIV) -> str:
     return f"{start}."
 
 
-def _remainder(model: PilotedModel, told: Mapping[str, object]) -> str:
+def _remainder(model: PilotedModel, details: Mapping[str, object]) -> str:
     if model.remainder is None:
         return (
             "The moments of the instrument do not contradict the pilot, so h is the pilot: the remainder "
             "that could be added to it is 0."
         )
-    reason = f"The moments of the instrument contradict the pilot{_odds(told)}, so a" if _odds(told) else "A"
-    return f"{reason} remainder was learned from the moments and added: {_size(told)}."
+    reason = (
+        f"The moments of the instrument contradict the pilot{_odds(details)}, so a" if _odds(details) else "A"
+    )
+    return f"{reason} remainder was learned from the moments and added: {_size(details)}."
 
 
 def _assumption(control: object) -> str:
@@ -95,15 +97,16 @@ def _assumption(control: object) -> str:
     )
 
 
-def _too_weak(told: Mapping[str, Any]) -> str:
+def _too_weak(details: Mapping[str, Any]) -> str:
     return (
         "The instrument is too weak to say anything about the effect of the action (odds that it moves "
-        f"the action at all: {_ratio(told['instrument_evidence'])}): the pilot is the mean outcome in each "
+        f"the action at all: {_ratio(details['instrument_evidence'])}): the pilot is the mean outcome in "
+        "each "
         "context."
     )
 
 
-def _flatness(model: PilotedModel, told: Mapping[str, object]) -> str:
+def _flatness(model: PilotedModel, details: Mapping[str, object]) -> str:
     if model.remainder is None:
         return (
             "The moments say nothing else, so h is flat in the action. pilot=None (dmliv fit --no-pilot) "
@@ -111,20 +114,21 @@ def _flatness(model: PilotedModel, told: Mapping[str, object]) -> str:
         )
     return (
         "All effects are those of a remainder that was learned from the moments of the instrument"
-        f"{_odds(told)}: {_size(told)}."
+        f"{_odds(details)}: {_size(details)}."
     )
 
 
-def _size(told: Mapping[str, object]) -> str:
+def _size(details: Mapping[str, object]) -> str:
     return (
-        f"its standard deviation at the observed actions is {told['remainder_size']:.2g} times that of the "
+        f"its standard deviation at the observed actions is {details['remainder_size']:.2g} times "
+        "that of the "
         "pilot"
     )
 
 
-def _odds(told: Mapping[str, object]) -> str:
+def _odds(details: Mapping[str, object]) -> str:
     """Return the odds against the pilot in words, or nothing where it was not tested."""
-    evidence = told.get("evidence_against_pilot")
+    evidence = details.get("evidence_against_pilot")
     if not isinstance(evidence, Mapping) or not evidence:
         return ""
     return f" (odds of {_ratio(max(evidence.values()))})"

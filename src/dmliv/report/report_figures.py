@@ -17,9 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dmliv.data import FloatArray, IntArray
-from dmliv.report.contents import ActionAxis, ActionSection, ContextColumn, Curve, PolicySummary
-from dmliv.report.heterogeneity import Groups, grouped
-from dmliv.style import (
+from dmliv.diagnostics.house_style import (
     DMLIV_COLOUR,
     OPTIMUM_COLOUR,
     ORDINARY_COLOUR,
@@ -28,6 +26,8 @@ from dmliv.style import (
     SUPPORT_COLOUR,
     house_style,
 )
+from dmliv.report.contents import ActionAxis, ActionSection, ContextColumn, Curve, PolicySummary
+from dmliv.report.heterogeneity import Groups, grouped
 
 _Number = TypeVar("_Number", bound=np.generic)
 

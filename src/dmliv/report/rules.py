@@ -6,8 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from dmliv.diagnostics.house_style import DMLIV_COLOUR, QUIET_TEXT, SUPPORT_COLOUR, house_style
 from dmliv.policy.tree import PolicyTree, TreeNode
-from dmliv.style import DMLIV_COLOUR, QUIET_TEXT, SUPPORT_COLOUR, house_style
 
 _LEAF_INCHES = 1.9
 _LEVEL_INCHES = 1.25

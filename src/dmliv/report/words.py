@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dmliv.counterfactual import Counterfactual
 from dmliv.data import Column, FloatArray, IntArray, Table, TableSchema
 from dmliv.diagnostics.strength import WEAK_F, InstrumentStrength
 from dmliv.estimators.base import CounterfactualEstimator
+from dmliv.inference.counterfactual import Counterfactual
 from dmliv.report.contents import ContextColumn, Fact, PolicySummary, RoleRow
 
 _MOST_COLUMNS = 40
@@ -69,7 +69,7 @@ def first_stage_facts(estimator: CounterfactualEstimator) -> tuple[Fact, ...]:
         "action_r2": f"Action from context and instrument: R² {where}",
         "action_mse": f"Action: mean squared error {where}",
         "action_accuracy": f"Action from context and instrument: share right {where}",
-        "action_nll": f"Action law: negative log-likelihood {where}",
+        "action_nll": f"Action distribution: negative log-likelihood {where}",
     }
     found = [Fact(label, f"{losses[key]:.3g}") for key, label in words.items() if key in losses]
     found += [

@@ -1,1 +1,1 @@
-"""The second stage: find h whose projection over the action law matches the target."""
+"""The second stage: find h whose projection over the action distribution matches the target."""

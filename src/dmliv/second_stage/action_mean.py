@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dmliv.data import FloatArray, IntArray, TrainingData
-from dmliv.first_stage.base import Runtime
-from dmliv.first_stage.laws import ActionLaw
+from dmliv.first_stage.distributions import ActionDistribution
 from dmliv.kernels.additive import Inputs, Term
 from dmliv.kernels.block_index import BlockIndex, Surroundings
 from dmliv.kernels.evidence import STARTS, Control, Rows, Searched
 from dmliv.kernels.process import ProcessSettings, Regression, regress, start_kernel
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
+from dmliv.parallel.runtime import Runtime
 from dmliv.second_stage.kernel import column_blocks, kernel_encoder
 from dmliv.second_stage.pilot_model import INSTRUMENT, LEVEL, ColumnMean, PilotColumns, split_image
 
@@ -49,7 +49,7 @@ class PilotRows:
     ----------
     data : TrainingData
     action : ndarray, shape (n, d)
-    law : ActionLaw
+    distribution : ActionDistribution
         Action distribution of every row, by models that did not see its fold.
     fold : ndarray of int, shape (n,)
     generator : numpy.random.Generator
@@ -58,7 +58,7 @@ class PilotRows:
 
     data: TrainingData
     action: FloatArray
-    law: ActionLaw
+    distribution: ActionDistribution
     fold: IntArray
     generator: np.random.Generator
     runtime: Runtime
@@ -173,7 +173,7 @@ class ActionMean:
             instrument[:, :_MOST_PRODUCTS],
         )
 
-    def with_ranks(self, data: TrainingData, law: ActionLaw) -> ActionMean | None:
+    def with_ranks(self, data: TrainingData, distribution: ActionDistribution) -> ActionMean | None:
         """Return normal scores of the action's rank as control variable, where its spread is uneven.
 
         The rank in the estimated distribution is the control variable if the action rises with the hidden
@@ -181,8 +181,8 @@ class ActionMean:
         """
         if data.action_spec.kind == "discrete" or self.mean.shape[1] != 1:
             return None
-        shift = self.mean - law.mean().cpu().double().numpy()
-        found = law.normal_scores(data.action.astype(np.float64) - shift)
+        shift = self.mean - distribution.mean().cpu().double().numpy()
+        found = distribution.normal_scores(data.action.astype(np.float64) - shift)
         if found is None:
             return None
         scores, spread = found

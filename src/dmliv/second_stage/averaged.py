@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dmliv.controls import crossed
 from dmliv.data import FloatArray, Table
-from dmliv.second_stage.base import StructuralModel
+from dmliv.data.controls import crossed
+from dmliv.data.savable import savable
+from dmliv.second_stage.structural import StructuralModel
 
 # Values of h (rows x controls x actions) computed at once.
 _CHUNK_VALUES = 1 << 18
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class AveragedModel:
     """h(x, a) = mean of h(x, w, a) over rows w of the controls, whatever x is.

@@ -10,11 +10,11 @@ import numpy.typing as npt
 from sklearn.tree import DecisionTreeRegressor
 
 from dmliv.data import FloatArray, IntArray, TrainingData
+from dmliv.data.savable import savable
 from dmliv.errors import InputError
-from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage
-from dmliv.first_stage.laws import Nodes, evaluation_nodes
-from dmliv.second_stage.features import StructuralEncoder
+from dmliv.first_stage.distributions import Nodes, evaluation_nodes
+from dmliv.parallel.runtime import Runtime
 from dmliv.second_stage.regressor import (
     RegressorStructuralModel,
     draw_actions,
@@ -22,12 +22,14 @@ from dmliv.second_stage.regressor import (
     pair_inputs,
     row_indices,
 )
+from dmliv.second_stage.structural_encoder import StructuralEncoder
 
 # Quadrature points per axis for the held-out loss: it decides when to stop, so it should not carry the
 # variance of h that a few draws add.
 _HELD_OUT_POINTS = 3
 
 
+@savable
 @dataclass(frozen=True)
 class ProjectedBoosting:
     """Structural learner: gradient boosting of mean (target - E[h(context, A)])^2.
@@ -53,7 +55,7 @@ class ProjectedBoosting:
     min_samples_leaf : int
         Rows in a leaf; the nodes of a row count as one row together.
     n_draws : int
-        Fixed draws per row, the nodes. Laws with finitely many actions are summed over exactly.
+        Fixed draws per row, the nodes. Distributions with finitely many actions are summed over exactly.
     validation_fraction : float
         Share of rows held out to choose the number of rounds, in [0, 1). Their targets come from the first
         stage as for all rows.
@@ -87,7 +89,7 @@ class ProjectedBoosting:
             )
 
     @property
-    def needs_judging(self) -> bool:
+    def needs_validation(self) -> bool:
         """Whether fair splits are needed; the number of rounds is chosen without them."""
         return False
 
@@ -96,19 +98,19 @@ class ProjectedBoosting:
     ) -> RegressorStructuralModel:
         """Choose the number of rounds on held-out rows, then boost on all rows."""
         draw_seed, split_seed, tree_seed = map(int, np.random.SeedSequence(seed).generate_state(3))
-        encoder, law = learn_encoder(data), first_stage.law
+        encoder, distribution = learn_encoder(data), first_stage.distribution
         rows = np.arange(len(data))
-        if law.is_finite:
-            nodes = law.nodes(row_indices(law, rows), 1)
+        if distribution.is_finite:
+            nodes = distribution.nodes(row_indices(distribution, rows), 1)
         else:
-            nodes = draw_actions(law, rows, self.n_draws, draw_seed)
+            nodes = draw_actions(distribution, rows, self.n_draws, draw_seed)
         points = _Points.at(nodes, rows, encoder, data, first_stage)
         n_rounds, held_out_losses = self.n_rounds, []
         # Rows of no weight cannot judge; rounding down keeps at least one row that can teach.
         order = np.random.default_rng(split_seed).permutation(np.flatnonzero(data.weight > 0.0))
         held_out = np.sort(order[: int(self.validation_fraction * len(order))])
         if len(held_out):
-            exact = evaluation_nodes(law, row_indices(law, held_out), _HELD_OUT_POINTS)
+            exact = evaluation_nodes(distribution, row_indices(distribution, held_out), _HELD_OUT_POINTS)
             judge = _Judge(_Points.at(exact, held_out, encoder, data, first_stage), self.patience)
             kept = points.take(np.setdiff1d(rows, held_out))
             with runtime.progress.stage("structural model: rounds", self.n_rounds) as advance:
@@ -160,6 +162,7 @@ class ProjectedBoosting:
         return fitted, losses
 
 
+@savable
 @dataclass(frozen=True)
 class TreeSum:
     """A constant plus trees times their steps."""
@@ -178,6 +181,7 @@ class TreeSum:
         return total
 
 
+@savable
 @dataclass(frozen=True)
 class _Points:
     """Rows with their nodes.

@@ -7,37 +7,38 @@ from dataclasses import dataclass
 import numpy as np
 
 from dmliv.data import ActionSpec, FloatArray, Table, TableSchema, TrainingData
+from dmliv.data.savable import savable
 from dmliv.errors import InputError
-from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage
+from dmliv.first_stage.embeddings import KernelMeans
 from dmliv.kernels.features import KernelFeatures, chunks
 from dmliv.kernels.projected import ProjectedProblem
-from dmliv.kernels.tuning import PENALTIES, SEARCH_ROWS, regression_scales
+from dmliv.kernels.ridge import PENALTIES, SEARCH_ROWS, regression_scales
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
-from dmliv.second_stage.base import action_vectors
-from dmliv.second_stage.law_means import LawMeans
+from dmliv.parallel.runtime import Runtime
 
 _UNUSED_BINS = 2
 
 
+@savable
 @dataclass(frozen=True)
 class KernelStructural:
     """Structural learner: kernel ridge regression of the target on the projected kernel.
 
     With landmarks l_j drawn from the data, the features of a row are the means of k((A, context), l_j) over
-    its action law, and h is the ridge regression of the target on them. Every column has its own bandwidth.
-    Bandwidths and penalty have the lowest leave-one-out error when the observed outcome is regressed in place
-    of the target, except that the largest penalty is taken that is not clearly worse. Nothing is trained: the
-    same seed gives the same numbers, and the seed only draws the landmarks and the rows the bandwidths are
-    searched on. Far from the data h falls back to the mean outcome.
+    its action distribution, and h is the ridge regression of the target on them. Every column has its own
+    bandwidth. Bandwidths and penalty have the lowest leave-one-out error when the observed outcome is
+    regressed in place of the target, except that the largest penalty is taken that is not clearly worse.
+    Nothing is trained: the same seed gives the same numbers, and the seed only draws the landmarks and the
+    rows the bandwidths are searched on. Far from the data h falls back to the mean outcome.
 
     Parameters
     ----------
     n_landmarks : int
         Landmarks; all rows if there are fewer.
     n_points : int
-        Quadrature points per action column in the mean over an action law that has no closed form.
+        Quadrature points per action column in the mean over an action distribution that has no closed form.
     n_search_rows : int
         Rows that bandwidths are searched on, at most.
     image : ImageColumns, optional
@@ -59,7 +60,7 @@ class KernelStructural:
                 )
 
     @property
-    def needs_judging(self) -> bool:
+    def needs_validation(self) -> bool:
         """Whether fair splits are needed; leaving rows out takes their place."""
         return False
 
@@ -75,7 +76,7 @@ class KernelStructural:
         generator = np.random.default_rng(seed)
         encoder = kernel_encoder(data.context, data.context_schema, self.image)
         context, blocks = encoder.standardised(data.context), column_blocks(encoder)
-        mean_action = first_stage.law.mean().cpu().double().numpy()
+        mean_action = first_stage.distribution.mean().cpu().double().numpy()
         # Outcome and mean action tell which columns of the context matter and how fast they act.
         targets = np.column_stack([data.outcome, mean_action / np.sqrt(mean_action.shape[1])])
         start = regression_scales(context, blocks, targets, data.weight, generator, runtime.progress)
@@ -109,17 +110,18 @@ class KernelStructural:
         self, data: TrainingData, encoder: TableEncoder, first_stage: FirstStage
     ) -> ProjectedProblem:
         return ProjectedProblem(
-            action=action_vectors(data.action_spec, data.action),
+            action=data.action_spec.vectors(data.action),
             action_blocks=action_blocks(data.action_spec),
             context=encoder.standardised(data.context),
             context_blocks=column_blocks(encoder),
-            means=LawMeans(first_stage.law, self.n_points),
+            means=KernelMeans(first_stage.distribution, self.n_points),
             target=first_stage.target,
             outcome=data.outcome,
             weight=data.weight,
         )
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class KernelBandwidths:
     """How contexts become numbers, and the bandwidth of every column of (action, context), shape (d,)."""
@@ -128,6 +130,7 @@ class KernelBandwidths:
     scales: FloatArray
 
 
+@savable(dropped={"choice_losses": {}})
 @dataclass(frozen=True, eq=False)
 class KernelModel:
     """A fitted h in a kernel's space.

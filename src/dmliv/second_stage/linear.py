@@ -8,19 +8,21 @@ from typing import ClassVar
 import numpy as np
 
 from dmliv.data import FloatArray, Table, TrainingData
+from dmliv.data.savable import savable
 from dmliv.errors import InputError
-from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage
-from dmliv.second_stage.features import StructuralEncoder
+from dmliv.parallel.runtime import Runtime
+from dmliv.second_stage.structural_encoder import StructuralEncoder
 
 _UNUSED_BINS = 2
 
 
+@savable
 @dataclass(frozen=True)
 class LinearStructural:
     """Structural learner: least squares of the target on context and *mean* action.
 
-    A linear h passes through the expectation, so the mean of the action law is all that is needed.
+    A linear h passes through the expectation, so the mean of the action distribution is all that is needed.
 
     Parameters
     ----------
@@ -39,7 +41,7 @@ class LinearStructural:
             raise InputError(f"Expected a ridge penalty of at least 0, got {self.ridge}.")
 
     @property
-    def needs_judging(self) -> bool:
+    def needs_validation(self) -> bool:
         """Whether there is something to choose."""
         return False
 
@@ -49,7 +51,7 @@ class LinearStructural:
         """Solve the weighted normal equations."""
         del seed, runtime
         encoder = StructuralEncoder.learn(data, _UNUSED_BINS, centred=False)
-        action = first_stage.law.mean().cpu().double().numpy()
+        action = first_stage.distribution.mean().cpu().double().numpy()
         design = _design(encoder, data.context, action)
         root = np.sqrt(data.weight)[:, None]
         penalty = np.sqrt(self.ridge * len(data)) * np.eye(design.shape[1])[1:]
@@ -59,6 +61,7 @@ class LinearStructural:
         return LinearStructuralModel(encoder, coefficients)
 
 
+@savable
 @dataclass(frozen=True)
 class LinearStructuralModel:
     """A fitted linear h.

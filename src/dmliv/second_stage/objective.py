@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dmliv.data import FloatArray, IntArray, TrainingData
-from dmliv.first_stage.crossfit import JudgedSplit
-from dmliv.first_stage.laws import ActionLaw, Nodes, assemble, evaluation_nodes
+from dmliv.data import FloatArray, IntArray, Table, TrainingData
+from dmliv.first_stage.crossfit import ValidationSplit
+from dmliv.first_stage.distributions import ActionDistribution, Nodes, assemble, evaluation_nodes
+from dmliv.nets.columns import Columns
 from dmliv.nets.randomness import Draws
 from dmliv.nets.settings import LARGE_ROWS
 from dmliv.nets.stacked import StackedMLP
-from dmliv.second_stage.contexts import ContextColumns, EncodedContexts
-from dmliv.second_stage.features import StructuralEncoder, evaluate
 from dmliv.second_stage.projection import DrawRule
+from dmliv.second_stage.structural_encoder import StructuralColumns, StructuralEncoder, evaluate
 
 # Network rows (members x rows x nodes) in one evaluation pass; keeps memory flat.
 _EVALUATION_ROWS = 1 << 17
@@ -33,7 +33,7 @@ class Member:
     """One network of a stack: its encoding, the nuisances it is fitted to, and its rows."""
 
     encoding: str
-    split: JudgedSplit
+    split: ValidationSplit
     fit_rows: IntArray
 
 
@@ -97,7 +97,7 @@ class ProjectedLoss:
         twins: Sequence[int] | None,
     ) -> None:
         device = net.device
-        splits: list[JudgedSplit] = []
+        splits: list[ValidationSplit] = []
         position = []
         for member in members:
             known = [index for index, split in enumerate(splits) if split is member.split]
@@ -108,10 +108,10 @@ class ProjectedLoss:
         self.net, self._inputs, self._rule, self._draws = net, inputs, draw_rule, draws
         self._offset = torch.tensor(position, device=device).view(-1, 1) * n_rows
         parts = [torch.arange(n_rows, device=device) + index * n_rows for index in range(len(splits))]
-        self._law: ActionLaw = (
-            splits[0].law
+        self._distribution: ActionDistribution = (
+            splits[0].distribution
             if len(splits) == 1
-            else assemble(n_rows * len(splits), parts, [split.law for split in splits])
+            else assemble(n_rows * len(splits), parts, [split.distribution for split in splits])
         )
         targets = np.concatenate([split.target for split in splits]).astype(np.float32)
         self._target = torch.from_numpy(targets).to(device)
@@ -126,12 +126,14 @@ class ProjectedLoss:
 
     def row_loss(self, rows: Tensor, *, training: bool) -> Tensor:
         """Return one loss per member and row, shape (M, B)."""
-        law_rows = rows + self._offset
+        distribution_rows = rows + self._offset
         if not training:
-            return (self._target[law_rows] - self._projection(rows)).square()
-        nodes = self._training_nodes(law_rows)
+            return (self._target[distribution_rows] - self._projection(rows)).square()
+        nodes = self._training_nodes(distribution_rows)
         values = self._inputs.values(self.net, rows, nodes.actions)
-        return self._rule.loss(values, nodes, self._target[law_rows], self._law, self._variance_weight)
+        return self._rule.loss(
+            values, nodes, self._target[distribution_rows], self._distribution, self._variance_weight
+        )
 
     @torch.no_grad()
     def projections(self, rows: IntArray, members: Sequence[int]) -> FloatArray:
@@ -139,10 +141,10 @@ class ProjectedLoss:
         index = torch.from_numpy(rows).to(self.net.device).expand(len(members), -1)
         return self._projection(index, list(members)).cpu().double().numpy()
 
-    def _training_nodes(self, law_rows: Tensor) -> Nodes:
+    def _training_nodes(self, distribution_rows: Tensor) -> Nodes:
         if self._draw_members is None or self._draws_of is None:
-            return self._rule.draw(self._law, law_rows, self._draws)
-        nodes = self._rule.draw(self._law, law_rows[self._draw_members], self._draws)
+            return self._rule.draw(self._distribution, distribution_rows, self._draws)
+        nodes = self._rule.draw(self._distribution, distribution_rows[self._draw_members], self._draws)
         return Nodes(nodes.actions[self._draws_of], nodes.weights[self._draws_of])
 
     def _projection(self, rows: Tensor, members: list[int] | None = None) -> Tensor:
@@ -150,15 +152,59 @@ class ProjectedLoss:
         net, inputs, offset = self.net, self._inputs, self._offset
         if members is not None:
             net, inputs, offset = net.subset(members), inputs.subset(members), offset[members]
-        law_rows = rows + offset
-        n_nodes = evaluation_nodes(self._law, law_rows[:, :1], _EVALUATION_POINTS).weights.shape[-1]
+        distribution_rows = rows + offset
+        n_nodes = evaluation_nodes(
+            self._distribution, distribution_rows[:, :1], _EVALUATION_POINTS
+        ).weights.shape[-1]
         most = _EVALUATION_ROWS if rows.shape[1] <= _MANY_ROWS else _EVALUATION_ROWS_OF_MANY
         step = max(1, most // (rows.shape[0] * n_nodes))
         parts = []
-        for part, law_part in zip(
-            torch.split(rows, step, dim=1), torch.split(law_rows, step, dim=1), strict=True
+        for part, distribution_part in zip(
+            torch.split(rows, step, dim=1), torch.split(distribution_rows, step, dim=1), strict=True
         ):
-            nodes = evaluation_nodes(self._law, law_part, _EVALUATION_POINTS)
+            nodes = evaluation_nodes(self._distribution, distribution_part, _EVALUATION_POINTS)
             values = inputs.values(net, part, nodes.actions)
             parts.append((nodes.weights * values).sum(-1))
         return torch.cat(parts, dim=1)
+
+
+class EncodedContexts:
+    """Rows in several encodings, one below the other; narrow ones are filled with zero columns."""
+
+    def __init__(
+        self, context: Table, encoder: StructuralEncoder, encodings: Sequence[str], device: torch.device
+    ) -> None:
+        self._n_rows = len(context)
+        blocks = [encoder.context_features(context, name) for name in encodings]
+        self.width = max(block.shape[1] for block in blocks)
+        filled = np.zeros((len(blocks) * self._n_rows, self.width), dtype=np.float32)
+        for view, block in enumerate(blocks):
+            filled[view * self._n_rows : (view + 1) * self._n_rows, : block.shape[1]] = block
+        self._features = torch.from_numpy(filled).to(device)
+
+    def at(self, rows: Tensor, view: Tensor) -> Tensor:
+        """Return inputs (M, B, width) at rows (M, B), in the encodings ``view`` (M, 1)."""
+        return self._features[rows + view * self._n_rows]
+
+
+class ContextColumns:
+    """The same for large tables: columns are held, and encoded whenever rows are asked for."""
+
+    def __init__(
+        self, context: Table, encoder: StructuralEncoder, encodings: Sequence[str], device: torch.device
+    ) -> None:
+        self._columns = Columns.of(context, encoder.context, device)
+        self._encoders = [StructuralColumns(encoder, name, device) for name in encodings]
+        self.width = max(each.width for each in self._encoders)
+
+    def at(self, rows: Tensor, view: Tensor) -> Tensor:
+        """Return inputs (M, B, width) at rows (M, B), in the encodings ``view`` (M, 1)."""
+        inputs = torch.zeros((*rows.shape, self.width), dtype=torch.float32, device=rows.device)
+        for position, encoder in enumerate(self._encoders):
+            members = torch.nonzero(view[:, 0] == position).flatten()
+            if not members.numel():
+                continue
+            features, _ = encoder.encode(self._columns.take(rows[members].flatten()))
+            shape = (len(members), rows.shape[1], features.shape[1])
+            inputs[members, :, : features.shape[1]] = features.view(shape)
+        return inputs

@@ -16,10 +16,10 @@ import torch
 from scipy.linalg import eigh
 
 from dmliv.data import FloatArray, IntArray, Table, TrainingData
+from dmliv.data.savable import savable
 from dmliv.errors import InputError
-from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.blocks import data_at, sample_rows
-from dmliv.first_stage.laws import ActionLaw, law_at
+from dmliv.first_stage.distributions import ActionDistribution, distribution_at
 from dmliv.kernels.additive import Inputs, Term
 from dmliv.kernels.evidence import Control, Rows, Searched, whitening
 from dmliv.kernels.features import chunks
@@ -27,8 +27,8 @@ from dmliv.kernels.process import ProcessSettings, Regression, regress, start_ke
 from dmliv.nets.encoding import products
 from dmliv.nets.images import ImageColumns
 from dmliv.nets.settings import LARGE_ROWS
+from dmliv.parallel.runtime import Runtime
 from dmliv.second_stage.action_mean import ActionMean, PilotRows
-from dmliv.second_stage.base import action_vectors
 from dmliv.second_stage.pilot_model import CONTROL, STRUCTURAL, PilotModel, PilotSpace
 
 # Changes of the control variable's slope with context and instrument that are expected: none to speak of. A
@@ -50,6 +50,7 @@ _TEST_ROWS = 5000
 _REMAINDER_SIZES = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class Pilot:
     """A fitted pilot.
@@ -76,19 +77,21 @@ class Pilot:
         """Return the pilot at the observed actions of all rows, shape (n,)."""
         if self.sample is None:
             return self.values
-        found = self.model.predict(data.context, action_vectors(data.action_spec, data.action))
+        found = self.model.predict(data.context, data.action_spec.vectors(data.action))
         found[self.sample] = self.values
         return found
 
-    def project(self, context: Table, law: ActionLaw) -> FloatArray:
+    def project(self, context: Table, distribution: ActionDistribution) -> FloatArray:
         """Return the mean of the pilot of all rows over the action distribution of every row, shape (n,)."""
         if self.sample is None:
-            return self.model.project_columns(self.first.context, law, np.arange(len(context)))
-        found = self.model.project(context, law)
-        found[self.sample] = self.model.project_columns(self.first.context, law, self.sample)
+            return self.model.project_columns(self.first.context, distribution, np.arange(len(context)))
+        found = self.model.project(context, distribution)
+        found[self.sample] = self.model.project_columns(self.first.context, distribution, self.sample)
         return found
 
-    def evidence_against(self, data: TrainingData, law: ActionLaw, *, seed: int) -> dict[str, float]:
+    def evidence_against(
+        self, data: TrainingData, distribution: ActionDistribution, *, seed: int
+    ) -> dict[str, float]:
         """Return how strongly the moments speak for a remainder: logarithms of Bayes factors, by its size.
 
         The remainder h - pilot has the covariances of h, times a small factor: of its common slope, its
@@ -99,7 +102,7 @@ class Pilot:
         ----------
         data : TrainingData
             With the outcome as it was observed.
-        law : ActionLaw
+        distribution : ActionDistribution
         seed : int
             Draws the rows, if there are many.
         """
@@ -115,7 +118,7 @@ class Pilot:
         space = replace(self.model.space, kernel=self.regression.searched.candidates).of_action()
         parts = space.parts()
         projections = {name: np.zeros((len(rows), len(space.landmarks))) for name in parts}
-        for number, values in enumerate(space.projected(self.first.context[chosen], law, rows)):
+        for number, values in enumerate(space.projected(self.first.context[chosen], distribution, rows)):
             for name in parts:
                 if number in parts[name]:
                     projections[name] += values
@@ -132,6 +135,7 @@ class Pilot:
         return found or {"nothing": 0.0}
 
 
+@savable(dropped={"least_strength": 5.0})
 @dataclass(frozen=True)
 class ControlFunction:
     """Pilot learner: h(context, action) + lambda(residual of the action), by Gaussian processes.
@@ -173,7 +177,7 @@ class ControlFunction:
     def fit(
         self,
         data: TrainingData,
-        law: ActionLaw,
+        distribution: ActionDistribution,
         fold: IntArray,
         *,
         seed: int,
@@ -185,7 +189,7 @@ class ControlFunction:
         Parameters
         ----------
         data : TrainingData
-        law : ActionLaw
+        distribution : ActionDistribution
             Action distribution of every row, by models that did not see its fold.
         fold : ndarray of int, shape (n,)
         seed : int
@@ -197,41 +201,45 @@ class ControlFunction:
         sample = None
         if len(data) > self.most_rows:
             sample = sample_rows(len(data), self.most_rows)
-            data, law, fold = data_at(data, sample), law_at(law, torch.from_numpy(sample)), fold[sample]
-        action = action_vectors(data.action_spec, data.action)
-        rows = PilotRows(data, action, law, fold, np.random.default_rng([seed, 7]), runtime)
+            data, distribution, fold = (
+                data_at(data, sample),
+                distribution_at(distribution, torch.from_numpy(sample)),
+                fold[sample],
+            )
+        action = data.action_spec.vectors(data.action)
+        rows = PilotRows(data, action, distribution, fold, np.random.default_rng([seed, 7]), runtime)
         found = self._fit_like(rows, like) if like is not None else self._fit_anew(rows, seed)
         return replace(found, sample=sample)
 
     def _fit_anew(self, part: PilotRows, seed: int) -> Pilot:
         """Return a pilot with parameters of its own."""
-        data, law = part.data, part.law
+        data, distribution = part.data, part.distribution
         first = ActionMean.fit(part, self.image, self.settings, None)
         if first.instrument_evidence < self.least_evidence:
             return self._fit_level(part, first, None)
         choices = {"residual": self._fit_with(part, first, None)}
-        scores = first.with_ranks(data, law)
+        scores = first.with_ranks(data, distribution)
         if scores is not None:
             choices["rank"] = self._fit_with(part, scores, None)
         evidence = {name: each.regression.evidence for name, each in choices.items()}
         if len(choices) > 1:
             # The moments need no control variable: they may veto one that the regression prefers.
             for name, each in choices.items():
-                evidence[name] -= max([0.0, *each.evidence_against(data, law, seed=seed).values()])
+                evidence[name] -= max([0.0, *each.evidence_against(data, distribution, seed=seed).values()])
         best = max(evidence, key=lambda name: evidence[name])
-        told = {"control_variable": best, **choices[best].model.told, "evidence": evidence}
-        return replace(choices[best], model=replace(choices[best].model, told=told))
+        details = {"control_variable": best, **choices[best].model.details, "evidence": evidence}
+        return replace(choices[best], model=replace(choices[best].model, details=details))
 
     def _fit_like(self, rows: PilotRows, like: Pilot) -> Pilot:
         """Return a pilot with the choices and parameters of another."""
         first = ActionMean.fit(rows, self.image, self.settings, like.first)
-        searched, chosen = like.regression.searched, like.model.told["control_variable"]
+        searched, chosen = like.regression.searched, like.model.details["control_variable"]
         if chosen == "none":
             return self._fit_level(rows, first, searched)
-        ranked = first.with_ranks(rows.data, rows.law) if chosen == "rank" else None
+        ranked = first.with_ranks(rows.data, rows.distribution) if chosen == "rank" else None
         found = self._fit_with(rows, first if ranked is None else ranked, searched)
-        told = {"control_variable": chosen, **found.model.told}
-        return replace(found, model=replace(found.model, told=told))
+        details = {"control_variable": chosen, **found.model.details}
+        return replace(found, model=replace(found.model, details=details))
 
     def _fit_with(self, rows: PilotRows, first: ActionMean, searched: Searched | None) -> Pilot:
         data, d, k = rows.data, rows.action.shape[1], first.control.columns.shape[1]
@@ -250,13 +258,13 @@ class ControlFunction:
             progress=rows.runtime.progress,
             label="pilot: control function",
         )
-        told = {
+        details = {
             "instrument_evidence": first.instrument_evidence,
             "slopes_of_control": regression.searched.slopes.tolist(),
             "noise": regression.searched.noise,
         }
         levels = _mean_control(regression, inputs, first.control, data.weight)
-        return _finished(rows, first, regression, inputs, levels, told)
+        return _finished(rows, first, regression, inputs, levels, details)
 
     def _fit_level(self, rows: PilotRows, first: ActionMean, searched: Searched | None) -> Pilot:
         """Return a pilot without the action: the instrument says too little about its effect."""
@@ -272,12 +280,12 @@ class ControlFunction:
             progress=rows.runtime.progress,
             label="pilot: mean outcome",
         )
-        told: dict[str, object] = {
+        details: dict[str, object] = {
             "control_variable": "none",
             "instrument_evidence": first.instrument_evidence,
         }
         no_levels = np.zeros(1 + len(regression.fold_weights))
-        return _finished(rows, first, regression, inputs, no_levels, told)
+        return _finished(rows, first, regression, inputs, no_levels, details)
 
 
 def _outcome_terms(
@@ -341,12 +349,12 @@ def _finished(
     regression: Regression,
     inputs: Inputs,
     levels: FloatArray,
-    told: dict[str, object],
+    details: dict[str, object],
 ) -> Pilot:
     """Return the pilot of a regression; ``levels`` are those of all rows and then without each fold."""
     space = PilotSpace(first.columns, regression.searched.kernel, regression.landmarks)
     values = regression.out_of_fold(inputs, rows.fold, STRUCTURAL) + levels[1:][rows.fold]
-    return Pilot(values, PilotModel(space, regression.weights, float(levels[0]), told), first, regression)
+    return Pilot(values, PilotModel(space, regression.weights, float(levels[0]), details), first, regression)
 
 
 def _mean_control(regression: Regression, inputs: Inputs, control: Control, weight: FloatArray) -> FloatArray:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dmliv.data import FloatArray, IntArray, Table
-from dmliv.first_stage.laws import ActionLaw
+from dmliv.data.savable import savable
+from dmliv.first_stage.distributions import ActionDistribution
+from dmliv.first_stage.embeddings import KernelMeans
 from dmliv.kernels.additive import AdditiveKernel, Inputs, Pair, TermMatrix
 from dmliv.kernels.block_index import BlockIndex
 from dmliv.nets.encoding import TableEncoder
-from dmliv.second_stage.base import StructuralModel
-from dmliv.second_stage.law_means import LawMeans
+from dmliv.second_stage.structural import StructuralModel
 
 STRUCTURAL, CONTROL = "structural", "control"
 # Parts of the mean of the action.
@@ -24,6 +25,7 @@ _CHUNK_ROWS = 256
 _POINTS = 3
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class ColumnMean:
     """The mean of one action column in a context: level plus a sum over landmarks.
@@ -56,6 +58,7 @@ def split_image(encoder: TableEncoder, standardised: FloatArray) -> tuple[FloatA
     return columns[:, :width], columns[:, width:]
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class PilotColumns:
     """What a pilot's kernel sees of contexts and actions.
@@ -121,6 +124,7 @@ class PilotColumns:
         )
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class PilotSpace:
     """Functions of (context, action) that a pilot can be: a kernel, its landmarks, and their inputs.
@@ -176,20 +180,22 @@ class PilotSpace:
         for term, where in kernel.located:
             yield pair.term(term, kernel.parameters[where], context_only=True)
 
-    def projected(self, columns: FloatArray, law: ActionLaw, rows: IntArray) -> Iterator[FloatArray]:
+    def projected(
+        self, columns: FloatArray, distribution: ActionDistribution, rows: IntArray
+    ) -> Iterator[FloatArray]:
         """Yield each term's mean covariances with the landmarks over some rows' action distributions, (n, m).
 
         Parameters
         ----------
         columns : ndarray, shape (n, p + k)
             Of the contexts of these rows.
-        law : ActionLaw
+        distribution : ActionDistribution
             Of all rows.
         rows : ndarray of int, shape (n,)
         """
-        mean, nothing = law.mean()[rows].cpu().double().numpy(), np.empty((len(rows), 0))
+        mean, nothing = distribution.mean()[rows].cpu().double().numpy(), np.empty((len(rows), 0))
         inputs = self.columns.inputs(columns, mean, nothing, nothing)
-        means, d = LawMeans(law, _POINTS), self.width
+        means, d = KernelMeans(distribution, _POINTS), self.width
         for each in self.terms(inputs.context):
             values = each.values
             if each.term.line:
@@ -211,6 +217,7 @@ class PilotSpace:
             yield values
 
 
+@savable(renamed={"told": "details"})
 @dataclass(frozen=True, eq=False)
 class PilotModel:
     """h(c, a) = level + sum over landmarks of weight times covariance.
@@ -220,14 +227,14 @@ class PilotModel:
     space : PilotSpace
     weights : ndarray, shape (m,)
     level : float
-    told : dict
+    details : dict
         What was found while fitting, in plain values.
     """
 
     space: PilotSpace
     weights: FloatArray
     level: float
-    told: dict[str, object]
+    details: dict[str, object]
 
     def predict(self, context: Table, action: FloatArray) -> FloatArray:
         """Return h row by row."""
@@ -244,25 +251,27 @@ class PilotModel:
         parts = [self._gradient(context.take(rows), action[rows]) for rows in _pieces(len(action))]
         return np.vstack([np.empty((0, action.shape[1])), *parts])
 
-    def project(self, context: Table, law: ActionLaw) -> FloatArray:
+    def project(self, context: Table, distribution: ActionDistribution) -> FloatArray:
         """Return the mean of h over the action distribution of every row, shape (n,), in closed form."""
         parts = [
-            self.project_columns(self.space.columns.context(context.take(rows)), law, rows)
+            self.project_columns(self.space.columns.context(context.take(rows)), distribution, rows)
             for rows in _pieces(len(context))
         ]
         return np.concatenate([np.empty(0), *parts])
 
-    def project_columns(self, columns: FloatArray, law: ActionLaw, rows: IntArray) -> FloatArray:
+    def project_columns(
+        self, columns: FloatArray, distribution: ActionDistribution, rows: IntArray
+    ) -> FloatArray:
         """Return the same of some rows, for columns of their contexts (n, p + k)."""
         found = np.full(len(rows), self.level)
         for piece in _pieces(len(rows)):
-            for each in self.space.projected(columns[piece], law, rows[piece]):
+            for each in self.space.projected(columns[piece], distribution, rows[piece]):
                 found[piece] += each @ self.weights
         return found
 
     def describe(self) -> dict[str, object]:
         """Return what was found while fitting."""
-        return self.told
+        return self.details
 
     def _slopes(self, each: TermMatrix, centre: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return slopes (n, d) of a term in the action, and its value (n,) where the action is zero.
@@ -321,6 +330,7 @@ class PilotModel:
         return found
 
 
+@savable(renamed={"told": "details"})
 @dataclass(frozen=True, eq=False)
 class PilotedModel:
     """h = pilot + remainder: what DML-IV adds to a pilot.
@@ -330,13 +340,13 @@ class PilotedModel:
     pilot : StructuralModel
     remainder : StructuralModel or None
         None where the moments do not speak against the pilot.
-    told : dict
+    details : dict
         How the remainder was judged, in plain values.
     """
 
     pilot: StructuralModel
     remainder: StructuralModel | None
-    told: dict[str, object]
+    details: dict[str, object]
 
     def predict(self, context: Table, action: FloatArray) -> FloatArray:
         """Return h row by row."""
@@ -355,8 +365,8 @@ class PilotedModel:
 
     def describe(self) -> dict[str, object]:
         """Return what pilot and remainder tell of themselves, and how large the remainder is."""
-        told: dict[str, object] = {"pilot": self.pilot.describe(), **self.told}
-        return told if self.remainder is None else {**told, "remainder": self.remainder.describe()}
+        details: dict[str, object] = {"pilot": self.pilot.describe(), **self.details}
+        return details if self.remainder is None else {**details, "remainder": self.remainder.describe()}
 
 
 def _pieces(n_rows: int) -> list[IntArray]:

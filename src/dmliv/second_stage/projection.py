@@ -1,9 +1,9 @@
-"""Projection of h over the action law, and the loss of a row under the named draw rules.
+"""Projection of h over the action distribution, and the loss of a row under the named draw rules.
 
 With nodes a_1..a_Q and weights w, the projection is ``sum_q w_q h(c, a_q)``. All rules are one formula: the
 unbiased estimate of ``(target - projection)^2`` plus ``variance_weight`` times the variance of h under the
-law. Weight 0 is the unbiased rule; weight 1 is the loss of a single draw, whose extra variance term flattens
-h wherever it moves with the action; ``1 / n_draws`` is the loss of the mean of several draws.
+distribution. Weight 0 is the unbiased rule; weight 1 is the loss of a single draw, whose extra variance term
+flattens h wherever it moves with the action; ``1 / n_draws`` is the loss of the mean of several draws.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
+from dmliv.data.savable import savable
 from dmliv.errors import InputError
-from dmliv.first_stage.laws import ActionLaw, Nodes
+from dmliv.first_stage.distributions import ActionDistribution, Nodes
 from dmliv.nets.randomness import Draws
 
 DrawRuleName = Literal["single", "mean", "unbiased", "quadrature"]
 
 
+@savable
 @dataclass(frozen=True)
 class DrawRule:
     """How the projection is estimated while training.
@@ -66,13 +68,15 @@ class DrawRule:
             return 1.0
         return 1.0 / self.n_draws if self.name == "mean" else 0.0
 
-    def draw(self, law: ActionLaw, rows: Tensor, generator: Draws) -> Nodes:
+    def draw(self, distribution: ActionDistribution, rows: Tensor, generator: Draws) -> Nodes:
         """Return training nodes for ``rows`` (any shape)."""
-        if law.is_finite or self.name == "quadrature":
-            return law.nodes(rows, self.n_points)
-        return law.sample(rows, 1 if self.name == "single" else self.n_draws, generator)
+        if distribution.is_finite or self.name == "quadrature":
+            return distribution.nodes(rows, self.n_points)
+        return distribution.sample(rows, 1 if self.name == "single" else self.n_draws, generator)
 
-    def loss(self, values: Tensor, nodes: Nodes, target: Tensor, law: ActionLaw, weight: Tensor) -> Tensor:
+    def loss(
+        self, values: Tensor, nodes: Nodes, target: Tensor, distribution: ActionDistribution, weight: Tensor
+    ) -> Tensor:
         """Return the loss of every row.
 
         Parameters
@@ -81,13 +85,13 @@ class DrawRule:
             h at the nodes.
         nodes : Nodes
         target : Tensor, shape (...)
-        law : ActionLaw
+        distribution : ActionDistribution
         weight : Tensor, broadcastable to (...)
             Weight of the variance of h, on top of what the rule brings itself.
         """
         errors = target.unsqueeze(-1) - values
         mean_error = (nodes.weights * errors).sum(-1)
-        if law.is_finite or self.name == "quadrature":
+        if distribution.is_finite or self.name == "quadrature":
             variance = (nodes.weights * (errors - mean_error.unsqueeze(-1)).square()).sum(-1)
             extra = 0.0 if self._one_draw else weight
             return mean_error.square() + (extra + self.own_variance_weight) * variance

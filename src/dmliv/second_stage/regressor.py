@@ -11,14 +11,15 @@ from sklearn.base import clone, is_classifier
 from sklearn.utils.validation import has_fit_parameter
 
 from dmliv.data import FloatArray, IntArray, Table, TrainingData
+from dmliv.data.savable import savable
 from dmliv.errors import InputError
-from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage
-from dmliv.first_stage.laws import ActionLaw, Nodes
+from dmliv.first_stage.distributions import ActionDistribution, Nodes
 
 # The one place that knows how a clone gets its seed and its weights; both stages must treat them alike.
 from dmliv.first_stage.regressors import fit_clone, predict_rows
-from dmliv.second_stage.features import StructuralEncoder
+from dmliv.parallel.runtime import Runtime
+from dmliv.second_stage.structural_encoder import StructuralEncoder
 
 # Regressors see standardised columns and one-hot categories; the bins are not used.
 _UNUSED_BINS = 2
@@ -29,15 +30,16 @@ _CHUNK_SIZE = 1 << 23
 _GRADIENT_STEP = 0.25
 
 
+@savable
 @dataclass(frozen=True)
 class RegressorStructural:
     """Structural learner: a regressor from (context, drawn action) to the target.
 
     The simplest second stage, and exactly the single-draw loss: what is minimised is the projected error plus
-    the variance of h under the action law. So h is flattened along the action wherever the law is wide
-    compared with what the instrument moves; that is a bias, and with weak instruments a useful one. More
-    draws only make the answer less noisy. :class:`~dmliv.second_stage.boosting.ProjectedBoosting` minimises
-    the projected error itself.
+    the variance of h under the action distribution. So h is flattened along the action wherever the
+    distribution is wide compared with what the instrument moves; that is a bias, and with weak instruments a
+    useful one. More draws only make the answer less noisy.
+    :class:`~dmliv.second_stage.boosting.ProjectedBoosting` minimises the projected error itself.
 
     Parameters
     ----------
@@ -61,7 +63,7 @@ class RegressorStructural:
             )
 
     @property
-    def needs_judging(self) -> bool:
+    def needs_validation(self) -> bool:
         """Whether there is something to choose."""
         return False
 
@@ -71,12 +73,12 @@ class RegressorStructural:
         """Fit one clone on the pairs of all rows."""
         del runtime
         draw_seed, fit_seed = (int(state) for state in np.random.SeedSequence(seed).generate_state(2))
-        exact = first_stage.law.is_finite and has_fit_parameter(self.regressor, "sample_weight")
+        exact = first_stage.distribution.is_finite and has_fit_parameter(self.regressor, "sample_weight")
         rows = np.arange(len(data))
         if exact:
-            nodes = first_stage.law.nodes(row_indices(first_stage.law, rows), 1)
+            nodes = first_stage.distribution.nodes(row_indices(first_stage.distribution, rows), 1)
         else:
-            nodes = draw_actions(first_stage.law, rows, self.n_draws, draw_seed)
+            nodes = draw_actions(first_stage.distribution, rows, self.n_draws, draw_seed)
         encoder = learn_encoder(data)
         inputs = pair_inputs(encoder, data.context, nodes)
         n_nodes = nodes.weights.shape[-1]
@@ -93,6 +95,7 @@ class RegressorStructural:
         return RegressorStructuralModel(encoder, model, details)
 
 
+@savable
 @dataclass(frozen=True)
 class RegressorStructuralModel:
     """A fitted h that predicts from standardised context columns and action vectors.
@@ -160,10 +163,10 @@ def learn_encoder(data: TrainingData) -> StructuralEncoder:
     return StructuralEncoder.learn(data, _UNUSED_BINS, centred=False)
 
 
-def draw_actions(law: ActionLaw, rows: IntArray, n_draws: int, seed: int) -> Nodes:
+def draw_actions(distribution: ActionDistribution, rows: IntArray, n_draws: int, seed: int) -> Nodes:
     """Draw ``n_draws`` actions for each of n rows from a generator of their own, nodes (n, n_draws, d)."""
-    indices = row_indices(law, rows)
-    return law.sample(indices, n_draws, torch.Generator(device=indices.device).manual_seed(seed))
+    indices = row_indices(distribution, rows)
+    return distribution.sample(indices, n_draws, torch.Generator(device=indices.device).manual_seed(seed))
 
 
 def pair_inputs(encoder: StructuralEncoder, context: Table, nodes: Nodes) -> FloatArray:
@@ -173,9 +176,9 @@ def pair_inputs(encoder: StructuralEncoder, context: Table, nodes: Nodes) -> Flo
     return np.hstack([np.repeat(features, actions.shape[1], axis=0), actions.reshape(-1, actions.shape[2])])
 
 
-def row_indices(law: ActionLaw, rows: IntArray) -> torch.Tensor:
-    """Return row numbers (n,) where the law lives."""
-    return torch.from_numpy(rows).to(law.mean().device)
+def row_indices(distribution: ActionDistribution, rows: IntArray) -> torch.Tensor:
+    """Return row numbers (n,) where the distribution lives."""
+    return torch.from_numpy(rows).to(distribution.mean().device)
 
 
 def _with_scaled_leaves(regressor: Any, n_copies: int) -> Any:

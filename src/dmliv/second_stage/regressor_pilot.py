@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from dmliv.data import FloatArray, IntArray, Table, TrainingData
+from dmliv.data.savable import savable
 from dmliv.errors import InputError
-from dmliv.first_stage.base import Runtime
-from dmliv.first_stage.laws import ActionLaw
+from dmliv.first_stage.distributions import ActionDistribution
 from dmliv.first_stage.regressors import fit_clone, predict_rows
 from dmliv.kernels.process import ProcessSettings
 from dmliv.nets.images import ImageColumns
+from dmliv.parallel.runtime import Runtime
 from dmliv.second_stage.action_mean import ActionMean, PilotRows
-from dmliv.second_stage.base import action_vectors
 from dmliv.second_stage.regressor import (
     RegressorStructuralModel,
     check_regressor,
@@ -30,6 +30,7 @@ _DEGREE = 3
 _POINTS = 5
 
 
+@savable
 @dataclass(frozen=True, eq=False)
 class FittedRegressorPilot:
     """A fitted pilot.
@@ -49,22 +50,25 @@ class FittedRegressorPilot:
         """Return the pilot at the observed actions of its rows, shape (n,)."""
         if len(data) == len(self.values):
             return self.values
-        return self.model.predict(data.context, action_vectors(data.action_spec, data.action))
+        return self.model.predict(data.context, data.action_spec.vectors(data.action))
 
-    def project(self, context: Table, law: ActionLaw) -> FloatArray:
+    def project(self, context: Table, distribution: ActionDistribution) -> FloatArray:
         """Return the mean of the pilot over the action distribution of every row, shape (n,)."""
         rows = np.arange(len(context))
-        nodes = law.nodes(row_indices(law, rows), _POINTS)
+        nodes = distribution.nodes(row_indices(distribution, rows), _POINTS)
         values = predict_rows(self.model.regressor, pair_inputs(self.model.encoder, context, nodes))
         weights = nodes.weights.cpu().double().numpy()
         return np.asarray(np.sum(weights * values.reshape(weights.shape), axis=1))
 
-    def evidence_against(self, data: TrainingData, law: ActionLaw, *, seed: int) -> dict[str, float]:
+    def evidence_against(
+        self, data: TrainingData, distribution: ActionDistribution, *, seed: int
+    ) -> dict[str, float]:
         """Return no answer: what the pilot leaves is learned in any case."""
-        del data, law, seed
+        del data, distribution, seed
         return {}
 
 
+@savable
 @dataclass(frozen=True)
 class RegressorPilot:
     """Pilot learner: h(context, action) by a regressor, plus a cubic control function.
@@ -99,11 +103,17 @@ class RegressorPilot:
             raise InputError(f"Expected a positive whole number of rounds, got n_rounds={self.n_rounds!r}.")
 
     def fit(
-        self, data: TrainingData, law: ActionLaw, fold: IntArray, *, seed: int, runtime: Runtime
+        self,
+        data: TrainingData,
+        distribution: ActionDistribution,
+        fold: IntArray,
+        *,
+        seed: int,
+        runtime: Runtime,
     ) -> FittedRegressorPilot:
         """Fit the pilot to all rows, and without each fold."""
-        action = action_vectors(data.action_spec, data.action)
-        rows = PilotRows(data, action, law, fold, np.random.default_rng([seed, 7]), runtime)
+        action = data.action_spec.vectors(data.action)
+        rows = PilotRows(data, action, distribution, fold, np.random.default_rng([seed, 7]), runtime)
         first = ActionMean.fit(rows, self.image, self.settings, None)
         control = np.hstack([first.control.columns**power for power in range(1, _DEGREE + 1)])
         encoder = learn_encoder(data)
@@ -125,12 +135,12 @@ class RegressorPilot:
                     advance()
             of_all = fit_clone(self.regressor, inputs, target, data.weight, seed)
             advance()
-        told: dict[str, object] = {
+        details: dict[str, object] = {
             "control_variable": "residual",
             "regressor": repr(of_all),
             "instrument_evidence": first.instrument_evidence,
         }
-        return FittedRegressorPilot(values, RegressorStructuralModel(encoder, of_all, told))
+        return FittedRegressorPilot(values, RegressorStructuralModel(encoder, of_all, details))
 
 
 def _control_function(

@@ -9,14 +9,15 @@ from sklearn.base import BaseEstimator, is_regressor
 
 from dmliv.data import TrainingData
 from dmliv.errors import InputError
-from dmliv.first_stage.base import PilotLearner, Runtime
 from dmliv.first_stage.blocks import BlockSource
 from dmliv.first_stage.crossfit import FirstStage
+from dmliv.first_stage.nuisances import PilotLearner
 from dmliv.nets.images import ImageColumns
-from dmliv.second_stage.base import StreamingLearner, StructuralLearner, StructuralModel, action_vectors
+from dmliv.parallel.runtime import Runtime
 from dmliv.second_stage.pilot import ControlFunction
 from dmliv.second_stage.pilot_model import PilotedModel
 from dmliv.second_stage.regressor_pilot import RegressorPilot
+from dmliv.second_stage.structural import StreamingLearner, StructuralLearner, StructuralModel
 
 PilotLike = Literal["control-function"] | PilotLearner | BaseEstimator | None
 """What an estimator's ``pilot`` may be; a BaseEstimator is a regressor of scikit-learn."""
@@ -55,14 +56,14 @@ def fit_structural(
     pilot = first_stage.pilot
     if pilot is None:
         return learn(data)
-    told: dict[str, object] = {"evidence_against_pilot": first_stage.pilot_evidence, "remainder_size": 0.0}
+    details: dict[str, object] = {"evidence_against_pilot": first_stage.pilot_evidence, "remainder_size": 0.0}
     if first_stage.pilot_stands:
-        return PilotedModel(pilot.model, None, told)
+        return PilotedModel(pilot.model, None, details)
     left = first_stage.left_by_pilot(data)
     remainder = learn(left)
-    added = remainder.predict(data.context, action_vectors(data.action_spec, data.action))
-    told["remainder_size"] = float(added.std() / max((data.outcome - left.outcome).std(), 1e-12))
-    return PilotedModel(pilot.model, remainder, told)
+    added = remainder.predict(data.context, data.action_spec.vectors(data.action))
+    details["remainder_size"] = float(added.std() / max((data.outcome - left.outcome).std(), 1e-12))
+    return PilotedModel(pilot.model, remainder, details)
 
 
 def read_pilot(pilot: object, learners: Any) -> PilotLearner | None:

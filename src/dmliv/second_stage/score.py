@@ -9,11 +9,16 @@ import torch
 from torch import Tensor
 
 from dmliv.data import FloatArray, IntArray, TrainingData
-from dmliv.first_stage.base import Exogenous
 from dmliv.first_stage.crossfit import FirstStage
-from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, MixtureLaw, evaluation_nodes
-from dmliv.second_stage.base import StructuralModel
+from dmliv.first_stage.distributions import (
+    ActionDistribution,
+    CategoricalDistribution,
+    MixtureDistribution,
+    evaluation_nodes,
+)
+from dmliv.first_stage.nuisances import Exogenous
 from dmliv.second_stage.pilot_model import PilotedModel, PilotModel
+from dmliv.second_stage.structural import StructuralModel
 
 _POINTS = 3
 # Structural rows (rows x nodes) evaluated at once.
@@ -23,19 +28,21 @@ _CHUNK_ROWS = 200_000
 def projected_outcome(model: StructuralModel, first_stage: FirstStage, exogenous: Exogenous) -> FloatArray:
     """Return E[h(c, A) | c, z], shape (n,), in standardised units.
 
-    The action law of new rows is the equal mixture of the laws of the K fold models.
+    The action distribution of new rows is the equal mixture of the distributions of the K fold models.
     """
     n_rows = len(exogenous)
     everything, nothing = np.arange(n_rows), np.empty(0, dtype=np.int64)
     folds = set(first_stage.fold_members)
     wanted = [everything if member in folds else nothing for member in range(first_stage.n_members)]
-    all_laws = first_stage.action_model.laws(exogenous, wanted)
-    laws = [all_laws[member] for member in first_stage.fold_members]
-    return np.asarray(np.mean([project(model, law, exogenous) for law in laws], axis=0))
+    all_distributions = first_stage.action_model.distributions(exogenous, wanted)
+    distributions = [all_distributions[member] for member in first_stage.fold_members]
+    return np.asarray(
+        np.mean([project(model, distribution, exogenous) for distribution in distributions], axis=0)
+    )
 
 
-def project(model: StructuralModel, law: ActionLaw, exogenous: Exogenous) -> FloatArray:
-    """Return the mean of h over the law of every row, shape (n,)."""
+def project(model: StructuralModel, distribution: ActionDistribution, exogenous: Exogenous) -> FloatArray:
+    """Return the mean of h over the distribution of every row, shape (n,)."""
     n_rows = len(exogenous)
     if not n_rows:
         return np.empty(0)
@@ -43,16 +50,16 @@ def project(model: StructuralModel, law: ActionLaw, exogenous: Exogenous) -> Flo
         rest = model.remainder if isinstance(model, PilotedModel) else None
         pilot = model.pilot if isinstance(model, PilotedModel) else model
         if isinstance(pilot, PilotModel):
-            found = pilot.project(exogenous.context, law)
-            return found if rest is None else found + project(rest, law, exogenous)
-    device = law.mean().device
+            found = pilot.project(exogenous.context, distribution)
+            return found if rest is None else found + project(rest, distribution, exogenous)
+    device = distribution.mean().device
     first_row = torch.zeros(1, dtype=torch.long, device=device)
-    n_nodes = evaluation_nodes(law, first_row, _POINTS).weights.shape[-1]
+    n_nodes = evaluation_nodes(distribution, first_row, _POINTS).weights.shape[-1]
     step = max(1, _CHUNK_ROWS // n_nodes)
     parts = []
     for start in range(0, n_rows, step):
         rows = np.arange(start, min(start + step, n_rows))
-        nodes = evaluation_nodes(law, torch.from_numpy(rows).to(device), _POINTS)
+        nodes = evaluation_nodes(distribution, torch.from_numpy(rows).to(device), _POINTS)
         context = exogenous.context.take(np.repeat(rows, n_nodes))
         actions = nodes.actions.reshape(len(rows) * n_nodes, -1).cpu().double().numpy()
         values = model.predict(context, actions).reshape(len(rows), n_nodes)
@@ -67,10 +74,10 @@ def nuisance_losses(data: TrainingData, first_stage: FirstStage) -> dict[str, fl
         error = float(np.average((data.outcome - first_stage.outcome_mean) ** 2, weights=data.weight))
         losses["outcome_mse"] = error * data.outcome_spec.scale**2
         losses["outcome_r2"] = float(1.0 - error / _variance(data.outcome, data.weight))
-    law = first_stage.law
-    if isinstance(law, CategoricalLaw):
+    distribution = first_stage.distribution
+    if isinstance(distribution, CategoricalDistribution):
         codes: IntArray = data.action.astype(np.int64)
-        probabilities = law.probabilities.cpu().double().numpy()
+        probabilities = distribution.probabilities.cpu().double().numpy()
         own = np.maximum(probabilities[np.arange(len(codes)), codes], np.finfo(np.float64).tiny)
         losses["action_nll"] = float(np.average(-np.log(own), weights=data.weight))
         losses["action_accuracy"] = float(
@@ -78,12 +85,14 @@ def nuisance_losses(data: TrainingData, first_stage: FirstStage) -> dict[str, fl
         )
         return losses
     action = data.action.astype(np.float64)
-    errors = (action - law.mean().cpu().double().numpy()) ** 2
+    errors = (action - distribution.mean().cpu().double().numpy()) ** 2
     mean_error = np.average(errors, axis=0, weights=data.weight)
     losses["action_mse"] = float(np.mean(mean_error * data.action_spec.scale**2))
     losses["action_r2"] = float(1.0 - np.mean(mean_error / _variance(action, data.weight)))
-    if isinstance(law, MixtureLaw):
-        log_density = law_log_density(law, torch.from_numpy(action.astype(np.float32)).to(law.means.device))
+    if isinstance(distribution, MixtureDistribution):
+        log_density = distribution_log_density(
+            distribution, torch.from_numpy(action.astype(np.float32)).to(distribution.means.device)
+        )
         scale_correction = float(np.log(data.action_spec.scale).sum())
         losses["action_nll"] = scale_correction - float(
             np.average(log_density.cpu().double().numpy(), weights=data.weight)
@@ -91,14 +100,14 @@ def nuisance_losses(data: TrainingData, first_stage: FirstStage) -> dict[str, fl
     return losses
 
 
-def law_log_density(law: MixtureLaw, action: Tensor) -> Tensor:
+def distribution_log_density(distribution: MixtureDistribution, action: Tensor) -> Tensor:
     """Return the log density of one action (n, d) per row, shape (n,)."""
-    offset = (action.unsqueeze(1) - law.means).unsqueeze(-1)
-    whitened = torch.linalg.solve_triangular(law.factors, offset, upper=False).squeeze(-1)
-    log_determinant = torch.diagonal(law.factors, dim1=-2, dim2=-1).log().sum(-1)
+    offset = (action.unsqueeze(1) - distribution.means).unsqueeze(-1)
+    whitened = torch.linalg.solve_triangular(distribution.factors, offset, upper=False).squeeze(-1)
+    log_determinant = torch.diagonal(distribution.factors, dim1=-2, dim2=-1).log().sum(-1)
     dimension = action.shape[-1]
     component = -0.5 * whitened.square().sum(-1) - log_determinant - 0.5 * dimension * math.log(2 * math.pi)
-    return torch.logsumexp(law.weights.clamp_min(1e-30).log() + component, dim=-1)
+    return torch.logsumexp(distribution.weights.clamp_min(1e-30).log() + component, dim=-1)
 
 
 def _variance(values: FloatArray, weight: FloatArray) -> FloatArray:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dmliv.learners import Learners
-from dmliv.tuning.settings import FACTORS
+from dmliv.tuning.parameters import FACTORS
 
 _LOSSES: Final = {
     "outcome": "squared error",

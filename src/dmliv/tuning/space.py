@@ -9,7 +9,7 @@ from typing import Any, Final
 from dmliv.errors import InputError, listed
 from dmliv.learners import Learners, boosting, forest, kernel, neural
 from dmliv.nets.settings import NetworkSettings
-from dmliv.tuning.settings import settings_of, with_settings
+from dmliv.tuning.parameters import settings_of, with_settings
 
 ROLES: Final = ("outcome", "action", "structural")
 CURRENT: Final = "current"

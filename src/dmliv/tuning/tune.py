@@ -14,13 +14,13 @@ from sklearn.utils import check_random_state
 
 from dmliv.data import FloatArray, TrainingData, prepare
 from dmliv.errors import InputError
-from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage, cross_fit
-from dmliv.first_stage.workers import worker_count
 from dmliv.learners import Learners, neural
 from dmliv.nets.device import resolve_device, single_thread
+from dmliv.parallel.runtime import Runtime
+from dmliv.parallel.workers import worker_count
 from dmliv.progress import SilentProgress, progress_for
-from dmliv.tuning.judging import action_losses, outcome_losses, structural_losses
+from dmliv.tuning.losses import action_losses, outcome_losses, structural_losses
 from dmliv.tuning.result import TuningResult, TuningTrial
 from dmliv.tuning.space import ROLES, SearchSpace, role_space
 
@@ -161,10 +161,10 @@ class _Search:
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         split_seed, fit_seed = (int(state) for state in np.random.SeedSequence(seed).generate_state(2))
         order = np.random.default_rng(split_seed).permutation(len(self.data))[:max_rows]
-        n_judging = max(1, round(validation_fraction * len(order)))
+        n_validation = max(1, round(validation_fraction * len(order)))
         judging, fitting = (
-            self.data.take(np.sort(order[:n_judging])),
-            self.data.take(np.sort(order[n_judging:])),
+            self.data.take(np.sort(order[:n_validation])),
+            self.data.take(np.sort(order[n_validation:])),
         )
         parts = (*_arrays(judging), *_arrays(fitting), self.own, self.space, self.n_folds, seed)
         silent = replace(self.runtime, progress=SilentProgress())

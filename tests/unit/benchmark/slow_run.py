@@ -12,9 +12,9 @@ from sklearn.base import BaseEstimator
 
 from dmliv import DMLIV
 from dmliv.benchmark.describe import digest
-from dmliv.benchmark.problems import DemandTask
 from dmliv.benchmark.runner import run
 from dmliv.benchmark.store import RecordStore
+from dmliv.benchmark.tasks import DemandTask
 from dmliv.benchmark.trials import Cell, Method, build_trial
 from dmliv.learners import neural
 from dmliv.problems import TicketDemand

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from dmliv.benchmark.backends import BackendError, Workers
 from dmliv.benchmark.runner import RunSummary, run
 from dmliv.benchmark.store import RecordStore
 from dmliv.benchmark.trials import Grid, plan
+from dmliv.parallel.backends import BackendError, Workers
 
 
 @pytest.mark.parametrize("backend", ["loky", "dask", "ray"])

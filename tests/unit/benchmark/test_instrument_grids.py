@@ -11,11 +11,11 @@ import pytest
 
 from dmliv import TwoStageLeastSquares
 from dmliv.benchmark.charts import draw
-from dmliv.benchmark.effects import EffectTask, card_tasks, encouragement_tasks
+from dmliv.benchmark.effect_tasks import EffectTask, card_tasks, encouragement_tasks
 from dmliv.benchmark.grids import grid
 from dmliv.benchmark.measure import measure
 from dmliv.benchmark.store import Record
-from dmliv.benchmark.suite import OrdinaryTask, ordinary_tasks, violation_tasks
+from dmliv.benchmark.suite_tasks import OrdinaryTask, ordinary_tasks, violation_tasks
 from dmliv.benchmark.summary import arrange, cell_label, statistics
 from dmliv.benchmark.tables import markdown, table_cells
 from dmliv.benchmark.trials import Cell, Grid, build_trial

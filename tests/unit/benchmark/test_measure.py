@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator
 
 from dmliv.benchmark.grids import grid
 from dmliv.benchmark.measure import measure
-from dmliv.benchmark.problems import BanditTask, DemandTask, RealTask
+from dmliv.benchmark.tasks import BanditTask, DemandTask, RealTask
 from dmliv.benchmark.trials import Cell, Grid, Method, build_trial, plan
 from dmliv.data import IVData
 from dmliv.problems import TicketDemand
@@ -54,9 +54,11 @@ def test_the_truth_has_no_error_and_the_best_reward(tiny: Grid) -> None:
     metrics = record.metrics
     assert metrics["grid_mse"] == pytest.approx(0.25)
     assert metrics["iid_mse"] == pytest.approx(0.25)
-    for law in ("", "shifted_"):
+    for distribution in ("", "shifted_"):
         for suffix in ("", "_narrow"):
-            assert metrics[f"{law}reward{suffix}"] == pytest.approx(metrics[f"{law}optimum{suffix}"])
+            assert metrics[f"{distribution}reward{suffix}"] == pytest.approx(
+                metrics[f"{distribution}optimum{suffix}"]
+            )
     assert metrics["optimum_narrow"] < metrics["optimum"]
 
 

@@ -15,9 +15,9 @@ from dmliv.benchmark.store import Record, RecordStore
 from dmliv.benchmark.summary import arrange
 from dmliv.benchmark.trials import plan
 from dmliv.data import prepare
-from dmliv.first_stage.base import Runtime
-from dmliv.first_stage.laws import MixtureLaw
+from dmliv.first_stage.distributions import MixtureDistribution
 from dmliv.kernels.process import ProcessSettings
+from dmliv.parallel.runtime import Runtime
 from dmliv.progress import SilentProgress
 
 ROOT = Path(__file__).parents[3]
@@ -38,11 +38,11 @@ def fit() -> Callable[[Any], Any]:
     outcome = np.sin(action) - 2.0 * hidden + x + 0.3 * noise
     data = prepare(outcome, action, Z=z, X=x)
     mean = torch.from_numpy((z + 0.5 * x).reshape(200, 1, 1) / data.action_spec.scale[0]).float()
-    law = MixtureLaw(torch.ones(200, 1), mean, torch.ones(200, 1, 1, 1))
+    distribution = MixtureDistribution(torch.ones(200, 1), mean, torch.ones(200, 1, 1, 1))
     runtime = Runtime(torch.device("cpu"), SilentProgress(), 1)
 
     def run(learner: Any) -> Any:
-        return learner.fit(data, law, np.arange(200) % 4, seed=0, runtime=runtime)
+        return learner.fit(data, distribution, np.arange(200) % 4, seed=0, runtime=runtime)
 
     return run
 

@@ -15,7 +15,6 @@ import pytest
 
 from dmliv import DMLIV
 from dmliv.benchmark import runner
-from dmliv.benchmark.backends import BackendError, Workers
 from dmliv.benchmark.describe import digest
 from dmliv.benchmark.measure import measure
 from dmliv.benchmark.runner import RunSummary, run
@@ -23,6 +22,7 @@ from dmliv.benchmark.store import Record, RecordStore
 from dmliv.benchmark.trials import Grid, Trial, plan
 from dmliv.errors import InputError
 from dmliv.learners import neural
+from dmliv.parallel.backends import BackendError, Workers
 
 SLOW_RUN = Path(__file__).with_name("slow_run.py")
 
@@ -196,6 +196,6 @@ def test_bad_workers_are_refused(settings: dict[str, object], message: str) -> N
 
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dmliv.benchmark.backends.find_spec", lambda name: None)
+    monkeypatch.setattr("dmliv.parallel.backends.find_spec", lambda name: None)
     with pytest.raises(BackendError, match=r"pip install 'dmliv\[distributed\]'"):
         Workers(2, "ray")

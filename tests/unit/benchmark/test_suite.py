@@ -13,15 +13,15 @@ from dmliv.benchmark.grids import grid
 from dmliv.benchmark.measure import measure
 from dmliv.benchmark.methods import references
 from dmliv.benchmark.oracle import ObservedAction, Oracle, Regression, rows_for
-from dmliv.benchmark.problems import demand
-from dmliv.benchmark.suite import SuiteTask, suite_tasks
+from dmliv.benchmark.suite_tasks import SuiteTask, suite_tasks
+from dmliv.benchmark.tasks import demand
 from dmliv.benchmark.trials import Cell, build_trial
 from dmliv.data import prepare
-from dmliv.first_stage.base import Exogenous, Runtime
+from dmliv.first_stage.nuisances import Exogenous
 from dmliv.learners import neural
+from dmliv.parallel.runtime import Runtime
 from dmliv.problems import SUITE, TUNED_ON, SaturatingDose, SuiteProblem, TicketDemand
 from dmliv.progress import progress_for
-from dmliv.second_stage.base import action_vectors
 from dmliv.second_stage.linear import LinearStructural
 
 LINEAR = replace(neural(), action=ObservedAction(), structural=LinearStructural())
@@ -114,16 +114,19 @@ def test_the_truth_has_no_error(task: SuiteTask) -> None:
 
 
 @pytest.mark.parametrize("name", ["saturating-dose", "price-and-promotion", "three-clinics"])
-def test_the_law_is_the_observed_action(name: str) -> None:
+def test_the_distribution_is_the_observed_action(name: str) -> None:
     sample = SUITE[name].sample(60, seed=100)
     data = prepare(sample.Y, sample.T, Z=sample.Z, X=sample.X)
     rows = np.array([5, 3, 40])
     model = ObservedAction().fit(data, [rows], seed=0, runtime=RUNTIME)
-    (law,) = model.laws(Exogenous(data.context, data.instrument), [rows])
-    observed = action_vectors(data.action_spec, data.action)[rows]
-    np.testing.assert_allclose(law.mean().numpy(), observed, rtol=1e-6)
+    (distribution,) = model.distributions(Exogenous(data.context, data.instrument), [rows])
+    observed = data.action_spec.vectors(data.action)[rows]
+    np.testing.assert_allclose(distribution.mean().numpy(), observed, rtol=1e-6)
     everyone = torch.arange(3)
-    for nodes in (law.nodes(everyone, 3), law.sample(everyone, 4, torch.Generator().manual_seed(0))):
+    for nodes in (
+        distribution.nodes(everyone, 3),
+        distribution.sample(everyone, 4, torch.Generator().manual_seed(0)),
+    ):
         used = nodes.actions[nodes.weights > 0].numpy()
         expected = np.repeat(observed, len(used) // 3, axis=0)
         np.testing.assert_allclose(used, expected, rtol=1e-6)

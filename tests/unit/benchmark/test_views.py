@@ -133,7 +133,7 @@ def test_latex_escapes_and_closes_what_it_opens(tiny: Grid, made_up: MakeRecords
     assert all(line.count("&") == 7 for line in body.strip().splitlines())
 
 
-def test_a_power_law_has_its_rate() -> None:
+def test_a_power_distribution_has_its_rate() -> None:
     rows = [500, 1000, 5000]
     assert fitted_rate(rows, [3.0 * n**-0.7 for n in rows]) == pytest.approx(-0.7)
     assert fitted_rate([500], [0.1]) is None

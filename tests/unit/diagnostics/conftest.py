@@ -13,9 +13,9 @@ from sklearn.linear_model import LogisticRegression, RidgeCV
 from dmliv import DMLIV
 from dmliv.data import TrainingData, prepare
 from dmliv.diagnostics import Diagnostics, diagnose
-from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.regressors import RegressorAction, RegressorOutcome
 from dmliv.learners import Learners
+from dmliv.parallel.runtime import Runtime
 from dmliv.progress import SilentProgress
 from dmliv.second_stage.linear import LinearStructural
 

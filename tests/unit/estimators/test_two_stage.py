@@ -11,7 +11,7 @@ from sklearn.dummy import DummyRegressor
 from sklearn.linear_model import LinearRegression
 
 from dmliv import CEDMLIV, DMLIV, DeepIV
-from dmliv.first_stage.laws import MixtureLaw, ResidualLaw
+from dmliv.first_stage.distributions import MixtureDistribution, ResidualDistribution
 from dmliv.first_stage.networks import NeuralAction, NeuralOutcome
 from dmliv.first_stage.regressors import RegressorAction, RegressorOutcome
 from dmliv.learners import Learners, neural
@@ -97,12 +97,12 @@ class TestFittedAttributes:
         of_lines = DMLIV(linear, n_folds=2, random_state=0).fit(**roles)
         of_nets = DMLIV(tiny, n_folds=2, pilot=None, random_state=0).fit(**roles)
         assert isinstance(of_lines.structural_model_, LinearStructuralModel)
-        assert isinstance(of_lines.first_stage_.law, ResidualLaw)
+        assert isinstance(of_lines.first_stage_.distribution, ResidualDistribution)
         assert isinstance(of_nets.structural_model_, NeuralStructuralModel)
-        assert isinstance(of_nets.first_stage_.law, MixtureLaw)
+        assert isinstance(of_nets.first_stage_.distribution, MixtureDistribution)
         for estimator in (of_lines, of_nets):
             assert estimator.counterfactual_.model is estimator.structural_model_
-            assert estimator.first_stage_.law.n_rows == N
+            assert estimator.first_stage_.distribution.n_rows == N
 
     def test_nuisance_losses_are_out_of_fold_and_in_the_units_of_the_user(
         self, roles: Any, linear: Learners
@@ -120,15 +120,15 @@ class TestFittedAttributes:
 
     def test_density_of_the_action_in_the_units_of_the_user(self, roles: Any, tiny: Learners) -> None:
         estimator = DMLIV(tiny, n_folds=2, pilot=None, random_state=0).fit(**roles)
-        law = estimator.first_stage_.law
-        assert isinstance(law, MixtureLaw)
+        distribution = estimator.first_stage_.distribution
+        assert isinstance(distribution, MixtureDistribution)
         mean, scale = roles["T"].mean(), roles["T"].std()
         density = (
-            law.weights.double().numpy()
+            distribution.weights.double().numpy()
             * stats.norm.pdf(
                 roles["T"][:, None],
-                law.means[..., 0].double().numpy() * scale + mean,
-                law.factors[..., 0, 0].double().numpy() * scale,
+                distribution.means[..., 0].double().numpy() * scale + mean,
+                distribution.factors[..., 0, 0].double().numpy() * scale,
             )
         ).sum(axis=1)
         assert estimator.nuisance_losses_["action_nll"] == pytest.approx(-np.log(density).mean(), rel=1e-4)
@@ -156,7 +156,7 @@ class TestScore:
         assert score == pytest.approx(expected, abs=1e-3)
 
     def test_folds_share_the_projection_of_new_rows(self, roles: Any, linear: Learners) -> None:
-        """A new row's law is the equal mixture of the fold models' laws; a linear h needs their means."""
+        """A new row's distribution mixes those of the fold models equally; a linear h needs their means."""
         estimator = DMLIV(linear, n_folds=3, random_state=0).fit(**roles)
         inputs, fold = np.column_stack([roles["X"], roles["Z"]]), estimator.first_stage_.fold
         actions = [

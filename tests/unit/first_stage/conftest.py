@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from dmliv.data import TrainingData, prepare
-from dmliv.first_stage.base import Runtime
 from dmliv.nets.settings import NetworkSettings
+from dmliv.parallel.runtime import Runtime
 from dmliv.progress import SilentProgress
 
 

@@ -13,12 +13,18 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
 from dmliv.data import TrainingData
-from dmliv.first_stage.base import Exogenous, Runtime
 from dmliv.first_stage.crossfit import FirstStage, cross_fit, make_folds
-from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, MixtureLaw, ResidualLaw
+from dmliv.first_stage.distributions import (
+    ActionDistribution,
+    CategoricalDistribution,
+    MixtureDistribution,
+    ResidualDistribution,
+)
 from dmliv.first_stage.networks import NeuralAction, NeuralOutcome
+from dmliv.first_stage.nuisances import Exogenous
 from dmliv.first_stage.regressors import RegressorAction, RegressorOutcome
 from dmliv.nets.settings import NetworkSettings
+from dmliv.parallel.runtime import Runtime
 
 ENCODINGS = ("standardised", "piecewise", "piecewise_context", "products")
 N_FOLDS = 4
@@ -50,14 +56,14 @@ LEARNERS = {name: neural(settings) for name, settings in SETTINGS.items()} | {
 learners = pytest.mark.parametrize("pair", LEARNERS.values(), ids=LEARNERS)
 
 
-def law_tensors(law: ActionLaw) -> list[torch.Tensor]:
-    """Return everything the law knows, with the row axis first."""
-    if isinstance(law, MixtureLaw):
-        return [law.weights, law.means, law.factors]
-    if isinstance(law, CategoricalLaw):
-        return [law.probabilities]
-    assert isinstance(law, ResidualLaw)
-    return [law.location, law.residuals[law.pool]]
+def distribution_tensors(distribution: ActionDistribution) -> list[torch.Tensor]:
+    """Return everything the distribution knows, with the row axis first."""
+    if isinstance(distribution, MixtureDistribution):
+        return [distribution.weights, distribution.means, distribution.factors]
+    if isinstance(distribution, CategoricalDistribution):
+        return [distribution.probabilities]
+    assert isinstance(distribution, ResidualDistribution)
+    return [distribution.location, distribution.residuals[distribution.pool]]
 
 
 def fit(data: TrainingData, pair: tuple[Any, Any], runtime: Runtime, **options: Any) -> FirstStage:
@@ -65,8 +71,10 @@ def fit(data: TrainingData, pair: tuple[Any, Any], runtime: Runtime, **options: 
     return cross_fit(data, pair[0], pair[1], runtime=runtime, **settings)
 
 
-def assert_same_law(first: ActionLaw, second: ActionLaw, rows: Any = slice(None)) -> None:
-    for one, other in zip(law_tensors(first), law_tensors(second), strict=True):
+def assert_same_distribution(
+    first: ActionDistribution, second: ActionDistribution, rows: Any = slice(None)
+) -> None:
+    for one, other in zip(distribution_tensors(first), distribution_tensors(second), strict=True):
         assert torch.equal(one[rows], other[rows])
 
 
@@ -93,12 +101,14 @@ class TestFilling:
         """A mean as the model makes it visible on which rows it was learned."""
         pair = (RegressorOutcome(DummyRegressor()), RegressorAction(DummyRegressor()))
         result = fit(data, pair, runtime)
-        assert isinstance(result.law, ResidualLaw)
+        assert isinstance(result.distribution, ResidualDistribution)
         for k in range(N_FOLDS):
             inside, outside = result.fold == k, result.fold != k
             np.testing.assert_allclose(result.target[inside], data.outcome[outside].mean())
             np.testing.assert_allclose(
-                result.law.location[torch.from_numpy(inside)].numpy(), data.action[outside].mean(), rtol=1e-5
+                result.distribution.location[torch.from_numpy(inside)].numpy(),
+                data.action[outside].mean(),
+                rtol=1e-5,
             )
 
     def test_networks_fill_the_rows_of_their_fold(self, data: TrainingData, runtime: Runtime) -> None:
@@ -107,11 +117,13 @@ class TestFilling:
         everything = [np.arange(len(data))] * N_FOLDS
         assert result.outcome_model is not None
         predictions = result.outcome_model.predict(exogenous, everything)
-        laws = result.action_model.laws(exogenous, everything)
+        distributions = result.action_model.distributions(exogenous, everything)
         for k in range(N_FOLDS):
             rows = np.flatnonzero(result.fold == k)
             np.testing.assert_allclose(result.target[rows], predictions[k][rows], rtol=1e-4, atol=1e-5)
-            for filled, whole in zip(law_tensors(result.law), law_tensors(laws[k]), strict=True):
+            for filled, whole in zip(
+                distribution_tensors(result.distribution), distribution_tensors(distributions[k]), strict=True
+            ):
                 torch.testing.assert_close(filled[rows], whole[rows], rtol=1e-4, atol=1e-5)
         # The members are different models.
         assert not np.allclose(predictions[0], predictions[1], atol=1e-3)
@@ -133,7 +145,7 @@ class TestFilling:
     def test_more_folds_than_distinct_sizes(self, data: TrainingData, runtime: Runtime) -> None:
         result = fit(data, LEARNERS["one encoding"], runtime, n_folds=7)
         assert np.isfinite(result.target).all()
-        assert result.law.n_rows == len(data)
+        assert result.distribution.n_rows == len(data)
 
     def test_unknown_encodings(self, data: TrainingData, runtime: Runtime) -> None:
         pair = neural(replace(TINY, encodings=("standardised", "wavelets")))
@@ -166,7 +178,7 @@ class TestNoLeakage:
         np.testing.assert_array_equal(changed.target[inside], honest.target[inside])
         assert not np.allclose(changed.target[~inside], honest.target[~inside], rtol=0.1)
         # Outcomes do not reach the action model at all.
-        assert_same_law(changed.law, honest.law)
+        assert_same_distribution(changed.distribution, honest.distribution)
 
     @learners
     @pytest.mark.parametrize("fold", [0, N_FOLDS - 1])
@@ -177,9 +189,11 @@ class TestNoLeakage:
         inside = honest.fold == fold
         wild = np.where(inside[:, None], 1e2 * np.cos(np.arange(len(data)))[:, None], data.action)
         changed = fit(replace(data, action=wild), pair, runtime)
-        assert_same_law(changed.law, honest.law, torch.from_numpy(inside))
+        assert_same_distribution(changed.distribution, honest.distribution, torch.from_numpy(inside))
         outside = torch.from_numpy(~inside)
-        assert not torch.allclose(changed.law.mean()[outside], honest.law.mean()[outside], rtol=0.1)
+        assert not torch.allclose(
+            changed.distribution.mean()[outside], honest.distribution.mean()[outside], rtol=0.1
+        )
         np.testing.assert_array_equal(changed.target, honest.target)
 
     @pytest.mark.parametrize("seed", range(4))
@@ -226,8 +240,8 @@ class TestNoLeakage:
         honest = fit(data_discrete, pair, runtime)
         inside = honest.fold == 1
         changed = fit(replace(data_discrete, action=np.where(inside, 0, data_discrete.action)), pair, runtime)
-        assert_same_law(changed.law, honest.law, torch.from_numpy(inside))
-        assert not torch.equal(changed.law.mean(), honest.law.mean())
+        assert_same_distribution(changed.distribution, honest.distribution, torch.from_numpy(inside))
+        assert not torch.equal(changed.distribution.mean(), honest.distribution.mean())
 
     @pytest.mark.parametrize("n_folds", [1, N_FOLDS])
     @pytest.mark.parametrize("name", ["one encoding", "choice of encodings", "linear"])
@@ -238,7 +252,7 @@ class TestNoLeakage:
         honest = fit(data, LEARNERS[name], runtime, n_folds=n_folds, judged=True)
         assert honest.splits
         split = honest.splits[-1]
-        rows = split.judging_rows
+        rows = split.validation_rows
         outcome, action = data.outcome.copy(), data.action.copy()
         outcome[rows], action[rows] = 1e3, -1e2
         changed = fit(
@@ -248,9 +262,9 @@ class TestNoLeakage:
             n_folds=n_folds,
             judged=True,
         ).splits[-1]
-        np.testing.assert_array_equal(changed.judging_rows, rows)
+        np.testing.assert_array_equal(changed.validation_rows, rows)
         np.testing.assert_array_equal(changed.target[rows], split.target[rows])
-        assert_same_law(changed.law, split.law, torch.from_numpy(rows))
+        assert_same_distribution(changed.distribution, split.distribution, torch.from_numpy(rows))
 
 
 class TestJudgedSplits:
@@ -259,11 +273,11 @@ class TestJudgedSplits:
         result = fit(data, LEARNERS["linear"], runtime, n_folds=n_folds, judged=True)
         everything = np.arange(len(data))
         for split in result.splits:
-            both = np.concatenate([split.fit_rows, split.judging_rows])
+            both = np.concatenate([split.fit_rows, split.validation_rows])
             np.testing.assert_array_equal(np.sort(both), everything)
             assert split.target.shape == (len(data),)
-            assert split.law.n_rows == len(data)
-        judging = np.concatenate([split.judging_rows for split in result.splits])
+            assert split.distribution.n_rows == len(data)
+        judging = np.concatenate([split.validation_rows for split in result.splits])
         assert len(np.unique(judging)) == len(judging)
         assert result.n_members >= n_folds
 
@@ -272,7 +286,7 @@ class TestJudgedSplits:
     ) -> None:
         result = fit(data, LEARNERS["linear"], runtime, judged=True)
         for split in result.splits:
-            assert not set(result.fold[split.judging_rows]) & set(result.fold[split.fit_rows])
+            assert not set(result.fold[split.validation_rows]) & set(result.fold[split.fit_rows])
 
     @pytest.mark.parametrize("n_folds", [1, 2, 3, N_FOLDS])
     def test_nuisances_of_a_split_learn_from_its_rows_and_those_of_a_fold_from_the_others(
@@ -282,9 +296,9 @@ class TestJudgedSplits:
         result = fit(data, pair, runtime, n_folds=n_folds, judged=True)
         for split in result.splits:
             np.testing.assert_allclose(split.target, data.outcome[split.fit_rows].mean())
-            assert isinstance(split.law, ResidualLaw)
+            assert isinstance(split.distribution, ResidualDistribution)
             np.testing.assert_allclose(
-                split.law.location.numpy(), data.action[split.fit_rows].mean(), rtol=1e-5, atol=1e-6
+                split.distribution.location.numpy(), data.action[split.fit_rows].mean(), rtol=1e-5, atol=1e-6
             )
         for k in range(n_folds):
             outside = result.fold != k if n_folds > 1 else np.ones(len(data), dtype=bool)
@@ -308,24 +322,24 @@ class TestReproducibility:
         one = fit(data, pair, runtime, judged=True)
         two = fit(data, pair, replace(runtime, n_jobs=2), judged=True)
         np.testing.assert_array_equal(one.target, two.target)
-        assert_same_law(one.law, two.law)
+        assert_same_distribution(one.distribution, two.distribution)
         for first, second in zip(one.splits, two.splits, strict=True):
             np.testing.assert_array_equal(first.target, second.target)
-            assert_same_law(first.law, second.law)
+            assert_same_distribution(first.distribution, second.distribution)
 
     @pytest.mark.parametrize("name", ["choice of encodings", "forest"])
     def test_seeds(self, data: TrainingData, runtime: Runtime, name: str) -> None:
         one, same, other = (fit(data, LEARNERS[name], runtime, seed=seed) for seed in (1, 1, 2))
         np.testing.assert_array_equal(one.target, same.target)
-        assert_same_law(one.law, same.law)
+        assert_same_distribution(one.distribution, same.distribution)
         assert not np.array_equal(one.fold, other.fold)
         assert not np.array_equal(one.target, other.target)
 
     def test_two_action_columns(self, data_two_columns: TrainingData, runtime: Runtime) -> None:
-        for name, kind in (("one encoding", MixtureLaw), ("forest", ResidualLaw)):
+        for name, kind in (("one encoding", MixtureDistribution), ("forest", ResidualDistribution)):
             result = fit(data_two_columns, LEARNERS[name], runtime)
-            assert isinstance(result.law, kind)
-            assert result.law.mean().shape == (len(data_two_columns), 2)
+            assert isinstance(result.distribution, kind)
+            assert result.distribution.mean().shape == (len(data_two_columns), 2)
 
     @pytest.mark.parametrize("classifier", [None, LogisticRegression(), DummyClassifier()])
     def test_discrete_actions_have_probabilities(
@@ -335,6 +349,6 @@ class TestReproducibility:
         if classifier is not None:
             pair = (pair[0], RegressorAction(classifier))
         result = fit(data_discrete, pair, runtime)
-        assert isinstance(result.law, CategoricalLaw)
-        assert result.law.probabilities.shape == (len(data_discrete), 3)
-        torch.testing.assert_close(result.law.probabilities.sum(1), torch.ones(len(data_discrete)))
+        assert isinstance(result.distribution, CategoricalDistribution)
+        assert result.distribution.probabilities.shape == (len(data_discrete), 3)
+        torch.testing.assert_close(result.distribution.probabilities.sum(1), torch.ones(len(data_discrete)))

@@ -10,11 +10,12 @@ import torch
 
 from dmliv.data import TrainingData, prepare
 from dmliv.errors import InputError, TrainingDivergedError
-from dmliv.first_stage.base import Exogenous, Runtime
-from dmliv.first_stage.features import EXOGENOUS_ENCODINGS, ExogenousEncoder
-from dmliv.first_stage.laws import CategoricalLaw, MixtureLaw
+from dmliv.first_stage.distributions import CategoricalDistribution, MixtureDistribution
+from dmliv.first_stage.exogenous import EXOGENOUS_ENCODINGS, ExogenousEncoder
 from dmliv.first_stage.networks import NeuralAction, NeuralOutcome
+from dmliv.first_stage.nuisances import Exogenous
 from dmliv.nets.settings import NetworkSettings
+from dmliv.parallel.runtime import Runtime
 
 
 def everything(data: TrainingData) -> list[np.ndarray]:
@@ -55,13 +56,13 @@ class TestWhatIsLearned:
         action = 2.0 * instrument[:, 0] + spread * rng.standard_normal(2000)
         data = prepare(rng.standard_normal(2000), action, Z=instrument)
         model = NeuralAction(able, n_components=2).fit(data, everything(data), seed=0, runtime=runtime)
-        law = model.laws(exogenous(data), everything(data))[0]
-        assert isinstance(law, MixtureLaw)
+        distribution = model.distributions(exogenous(data), everything(data))[0]
+        assert isinstance(distribution, MixtureDistribution)
         scale = data.action_spec.scale[0]
-        mean = law.mean()[:, 0].numpy() * scale + data.action_spec.mean[0]
+        mean = distribution.mean()[:, 0].numpy() * scale + data.action_spec.mean[0]
         assert np.sqrt(np.mean((mean - 2.0 * instrument[:, 0]) ** 2)) < 0.25
-        nodes = law.nodes(torch.arange(2000), 5)
-        centred = nodes.actions[..., 0] - law.mean()
+        nodes = distribution.nodes(torch.arange(2000), 5)
+        centred = nodes.actions[..., 0] - distribution.mean()
         sd = (nodes.weights * centred.square()).sum(-1).sqrt().numpy() * scale
         away = np.abs(instrument[:, 0]) > 0.3
         np.testing.assert_allclose(np.median(sd[away & (spread < 1)]), 0.3, rtol=0.25)
@@ -73,9 +74,9 @@ class TestWhatIsLearned:
         action = np.where(rng.random(2000) < np.where(instrument == 1, 0.9, 0.2), "yes", "no")
         data = prepare(rng.standard_normal(2000), action, Z=instrument)
         model = NeuralAction(able).fit(data, everything(data), seed=0, runtime=runtime)
-        law = model.laws(exogenous(data), everything(data))[0]
-        assert isinstance(law, CategoricalLaw)
-        yes = law.probabilities[:, data.action_spec.levels.index("yes")].numpy()
+        distribution = model.distributions(exogenous(data), everything(data))[0]
+        assert isinstance(distribution, CategoricalDistribution)
+        yes = distribution.probabilities[:, data.action_spec.levels.index("yes")].numpy()
         for level in (0, 1):
             share = (action[instrument == level] == "yes").mean()
             np.testing.assert_allclose(yes[instrument == level], share, atol=0.05)

@@ -18,10 +18,11 @@ from sklearn.preprocessing import StandardScaler
 
 from dmliv.data import TrainingData
 from dmliv.errors import InputError
-from dmliv.first_stage.base import Exogenous, Runtime
-from dmliv.first_stage.laws import CategoricalLaw, ResidualLaw
+from dmliv.first_stage.distributions import CategoricalDistribution, ResidualDistribution
+from dmliv.first_stage.nuisances import Exogenous
 from dmliv.first_stage.regressors import RegressorAction, RegressorOutcome
 from dmliv.learners import Learners, boosting, forest, paper_boosting, paper_forest
+from dmliv.parallel.runtime import Runtime
 from dmliv.second_stage.linear import LinearStructural
 
 
@@ -38,12 +39,14 @@ def weighted(data: TrainingData) -> TrainingData:
     return replace(data, weight=weight / weight.mean())
 
 
-def residual_law(learner: RegressorAction, data: TrainingData, runtime: Runtime) -> ResidualLaw:
-    law = learner.fit(data, everything(data), seed=0, runtime=runtime).laws(
+def residual_distribution(
+    learner: RegressorAction, data: TrainingData, runtime: Runtime
+) -> ResidualDistribution:
+    distribution = learner.fit(data, everything(data), seed=0, runtime=runtime).distributions(
         exogenous(data), everything(data)
     )[0]
-    assert isinstance(law, ResidualLaw)
-    return law
+    assert isinstance(distribution, ResidualDistribution)
+    return distribution
 
 
 class TestOutcome:
@@ -104,40 +107,40 @@ class TestOutcome:
 class TestContinuousAction:
     def test_residuals_are_out_of_fold(self, data: TrainingData, runtime: Runtime) -> None:
         """The nearest neighbour of a row it was fitted on is the row itself: in-sample residuals are zero."""
-        law = residual_law(RegressorAction(KNeighborsRegressor(1)), data, runtime)
-        np.testing.assert_allclose(law.location.numpy(), data.action, rtol=1e-5, atol=1e-6)
-        assert law.residuals.shape == (1, len(data), 1)
-        assert float(law.residuals.abs().median()) > 0.1
+        distribution = residual_distribution(RegressorAction(KNeighborsRegressor(1)), data, runtime)
+        np.testing.assert_allclose(distribution.location.numpy(), data.action, rtol=1e-5, atol=1e-6)
+        assert distribution.residuals.shape == (1, len(data), 1)
+        assert float(distribution.residuals.abs().median()) > 0.1
 
     def test_residuals_have_the_spread_of_the_noise(self, runtime: Runtime, data: TrainingData) -> None:
-        law = residual_law(RegressorAction(LinearRegression()), data, runtime)
+        distribution = residual_distribution(RegressorAction(LinearRegression()), data, runtime)
         inputs = np.hstack([data.context.numeric, data.instrument.numeric])
         fitted = LinearRegression().fit(inputs, data.action).predict(inputs)
         in_sample = float((data.action - fitted).std())
-        assert in_sample < float(law.residuals.std()) < 1.3 * in_sample
+        assert in_sample < float(distribution.residuals.std()) < 1.3 * in_sample
 
     @pytest.mark.parametrize("regressor", [LinearRegression(), RandomForestRegressor(5, min_samples_leaf=5)])
-    def test_the_mean_of_the_law_is_what_the_regressor_predicts(
+    def test_the_mean_of_the_distribution_is_what_the_regressor_predicts(
         self, data: TrainingData, runtime: Runtime, regressor: Any
     ) -> None:
         """The regressor learns the mean; residuals add spread around it, and no shift."""
-        law = residual_law(RegressorAction(regressor), data, runtime)
-        np.testing.assert_allclose(law.mean().numpy(), law.location.numpy(), atol=1e-5)
+        distribution = residual_distribution(RegressorAction(regressor), data, runtime)
+        np.testing.assert_allclose(distribution.mean().numpy(), distribution.location.numpy(), atol=1e-5)
 
     def test_two_columns_have_a_model_each(self, data_two_columns: TrainingData, runtime: Runtime) -> None:
-        law = residual_law(RegressorAction(LinearRegression()), data_two_columns, runtime)
+        distribution = residual_distribution(RegressorAction(LinearRegression()), data_two_columns, runtime)
         inputs = np.hstack([data_two_columns.context.numeric, data_two_columns.instrument.numeric])
         expected = LinearRegression().fit(inputs, data_two_columns.action).predict(inputs)
-        np.testing.assert_allclose(law.location.numpy(), expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(distribution.location.numpy(), expected, rtol=1e-4, atol=1e-5)
         # Residuals of one row stay together: the columns share a hidden cause.
-        correlation = np.corrcoef(law.residuals[0].T.numpy())[0, 1]
+        correlation = np.corrcoef(distribution.residuals[0].T.numpy())[0, 1]
         assert correlation > 0.5
 
     def test_weights_are_passed_on(self, data: TrainingData, runtime: Runtime) -> None:
         heavy = weighted(data)
-        law = residual_law(RegressorAction(DummyRegressor()), heavy, runtime)
+        distribution = residual_distribution(RegressorAction(DummyRegressor()), heavy, runtime)
         expected = np.average(data.action[:, 0], weights=heavy.weight)
-        np.testing.assert_allclose(law.location.numpy(), expected, rtol=1e-4)
+        np.testing.assert_allclose(distribution.location.numpy(), expected, rtol=1e-4)
 
     def test_rows_of_weight_zero_leave_no_residuals(self, data: TrainingData, runtime: Runtime) -> None:
         """A row that does not count must not be drawn as an action either."""
@@ -146,8 +149,10 @@ class TestContinuousAction:
         action = data.action.copy()
         action[:10] = 1e3
         spoiled = replace(data, weight=weight / weight.mean(), action=action)
-        law = residual_law(RegressorAction(LinearRegression()), spoiled, runtime)
-        drawn = law.sample(torch.arange(10, len(data)), 200, torch.Generator().manual_seed(0)).actions
+        distribution = residual_distribution(RegressorAction(LinearRegression()), spoiled, runtime)
+        drawn = distribution.sample(
+            torch.arange(10, len(data)), 200, torch.Generator().manual_seed(0)
+        ).actions
         assert float(drawn.abs().max()) < 100.0
 
     def test_number_of_residual_folds(self, data: TrainingData, runtime: Runtime) -> None:
@@ -156,12 +161,12 @@ class TestContinuousAction:
         model = RegressorAction(DummyRegressor(), n_residual_folds=100).fit(
             data, [few], seed=0, runtime=runtime
         )
-        law = model.laws(exogenous(data), [few])[0]
-        assert isinstance(law, ResidualLaw)
+        distribution = model.distributions(exogenous(data), [few])[0]
+        assert isinstance(distribution, ResidualDistribution)
         action = data.action[few, 0]
         left_out = action - (action.sum() - action) / 11
         centred = left_out - left_out.mean()
-        residuals = law.residuals[0, :, 0].numpy()
+        residuals = distribution.residuals[0, :, 0].numpy()
         np.testing.assert_allclose(
             np.sort(residuals - residuals.mean()), np.sort(centred), rtol=1e-4, atol=1e-5
         )
@@ -173,12 +178,12 @@ class TestDiscreteAction:
     ) -> None:
         rows = everything(data_discrete)
         model = RegressorAction(LogisticRegression()).fit(data_discrete, rows, seed=0, runtime=runtime)
-        law = model.laws(exogenous(data_discrete), rows)[0]
-        assert isinstance(law, CategoricalLaw)
+        distribution = model.distributions(exogenous(data_discrete), rows)[0]
+        assert isinstance(distribution, CategoricalDistribution)
         inputs = np.hstack([data_discrete.context.numeric, data_discrete.instrument.numeric])
         inputs = (inputs - inputs.mean(axis=0)) / inputs.std(axis=0)
         expected = LogisticRegression().fit(inputs, data_discrete.action).predict_proba(inputs)
-        np.testing.assert_allclose(law.probabilities.numpy(), expected, atol=1e-3)
+        np.testing.assert_allclose(distribution.probabilities.numpy(), expected, atol=1e-3)
 
     def test_a_level_that_one_row_set_lacks(self, data_discrete: TrainingData, runtime: Runtime) -> None:
         with_all = np.arange(len(data_discrete))
@@ -186,9 +191,9 @@ class TestDiscreteAction:
         model = RegressorAction(LogisticRegression()).fit(
             data_discrete, [with_all, without], seed=0, runtime=runtime
         )
-        full, lacking = model.laws(exogenous(data_discrete), [with_all, with_all])
-        assert isinstance(full, CategoricalLaw)
-        assert isinstance(lacking, CategoricalLaw)
+        full, lacking = model.distributions(exogenous(data_discrete), [with_all, with_all])
+        assert isinstance(full, CategoricalDistribution)
+        assert isinstance(lacking, CategoricalDistribution)
         assert float(full.probabilities[:, 1].min()) > 0.0
         assert float(lacking.probabilities[:, 1].max()) == 0.0
         torch.testing.assert_close(lacking.probabilities.sum(1), torch.ones(len(data_discrete)))
@@ -196,7 +201,7 @@ class TestDiscreteAction:
     def test_a_row_set_without_rows_to_predict(self, data_discrete: TrainingData, runtime: Runtime) -> None:
         rows = everything(data_discrete)
         model = RegressorAction(LogisticRegression()).fit(data_discrete, rows, seed=0, runtime=runtime)
-        assert model.laws(exogenous(data_discrete), [np.empty(0, dtype=np.int64)])[0].n_rows == 0
+        assert model.distributions(exogenous(data_discrete), [np.empty(0, dtype=np.int64)])[0].n_rows == 0
 
 
 class TestRoles:
@@ -219,18 +224,18 @@ class TestRoles:
     ) -> None:
         pair = RegressorAction(LinearRegression(), classifier=LogisticRegression())
         np.testing.assert_array_equal(
-            residual_law(pair, data, runtime).location,
-            residual_law(RegressorAction(LinearRegression()), data, runtime).location,
+            residual_distribution(pair, data, runtime).location,
+            residual_distribution(RegressorAction(LinearRegression()), data, runtime).location,
         )
         rows = everything(data_discrete)
-        laws = []
+        distributions = []
         for learner in (pair, RegressorAction(LogisticRegression())):
             model = learner.fit(data_discrete, rows, seed=0, runtime=runtime)
             assert "LogisticRegression" in str(model.describe()["regressor"])
-            law = model.laws(exogenous(data_discrete), rows)[0]
-            assert isinstance(law, CategoricalLaw)
-            laws.append(law.probabilities)
-        torch.testing.assert_close(laws[0], laws[1], rtol=0.0, atol=0.0)
+            distribution = model.distributions(exogenous(data_discrete), rows)[0]
+            assert isinstance(distribution, CategoricalDistribution)
+            distributions.append(distribution.probabilities)
+        torch.testing.assert_close(distributions[0], distributions[1], rtol=0.0, atol=0.0)
 
     def test_a_pair_of_two_regressors(self) -> None:
         with pytest.raises(InputError, match=r"Expected a scikit-learn classifier, got .*LinearRegression"):
@@ -238,7 +243,7 @@ class TestRoles:
 
     def test_a_pair_of_two_classifiers(self, data: TrainingData, runtime: Runtime) -> None:
         with pytest.raises(InputError, match="Expected a regressor for a continuous action"):
-            residual_law(
+            residual_distribution(
                 RegressorAction(LogisticRegression(), classifier=LogisticRegression()), data, runtime
             )
 

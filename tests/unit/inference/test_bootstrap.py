@@ -17,18 +17,17 @@ from sklearn.utils import check_random_state
 from dmliv import CEDMLIV, DMLIV, DeepIV, load
 from dmliv.data import TrainingData
 from dmliv.estimators.two_stage import TwoStageIV
-from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.networks import NeuralAction, NeuralOutcome
-from dmliv.first_stage.replicates import Resample, cross_fit_again
+from dmliv.first_stage.resampling import Resample, cross_fit_again
 from dmliv.inference import Bootstrap
-from dmliv.inference.bootstrap import ReplicateUncertainty
-from dmliv.inference.replication import TwoStageFit
+from dmliv.inference.bootstrap import ReplicateUncertainty, TwoStageFit
 from dmliv.learners import Learners
 from dmliv.nets.settings import NetworkSettings
+from dmliv.parallel.runtime import Runtime
 from dmliv.progress import SilentProgress
-from dmliv.second_stage.base import StructuralLearner, StructuralModel
 from dmliv.second_stage.kernel import KernelStructural
 from dmliv.second_stage.network import NeuralStructural
+from dmliv.second_stage.structural import StructuralLearner, StructuralModel
 
 N = 160
 RUNTIME = Runtime(torch.device("cpu"), SilentProgress(), 1)
@@ -170,7 +169,7 @@ class TestNoLeaks:
             )[0]
             for data in (fitted.data, spoiled)
         )
-        means = [each.law.mean()[:, 0].numpy() for each in (first, second)]
+        means = [each.distribution.mean()[:, 0].numpy() for each in (first, second)]
         np.testing.assert_allclose(first.target[inside], second.target[inside], atol=1e-4)
         np.testing.assert_allclose(means[0][inside], means[1][inside], atol=1e-4)
         # The models of the other rows saw the spoiled ones.
@@ -197,7 +196,7 @@ class TestResamples:
         for resample in resamples:
             assert resample.counts.sum() == 1000
             assert np.bincount(resample.fold).tolist() == [250] * 4
-        # Copies follow the Poisson law with mean one; folds differ from replicate to replicate.
+        # Copies follow the Poisson distribution with mean one; folds differ from replicate to replicate.
         assert np.mean([each.counts.var() for each in resamples]) == pytest.approx(1.0, abs=0.05)
         assert len({each.fold.tobytes() for each in resamples}) == 20
         again = Resample.draw(np.ones(1000), None, 4, 3)

@@ -77,7 +77,7 @@ class TestIdentities:
         wide = fitted.ate_interval(rows.X, T0=0.0, T1=1.0, alpha=0.01)
         narrow = fitted.ate_interval(rows.X, T0=0.0, T1=1.0, alpha=0.2)
         assert np.mean(wide) == pytest.approx(np.mean(narrow), abs=1e-9)
-        # Quantiles of the normal law: 2.576 and 1.282.
+        # Quantiles of the normal distribution: 2.576 and 1.282.
         assert np.diff(wide)[0] / np.diff(narrow)[0] == pytest.approx(2.5758 / 1.2816, rel=1e-3)
 
     def test_a_policy_that_does_what_is_done_gains_nothing(self, rows: Any, fitted: DMLIV) -> None:

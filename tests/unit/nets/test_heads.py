@@ -74,7 +74,7 @@ class TestMixtureHead:
 
     @pytest.mark.parametrize("dimension", [1, 2, 3])
     def test_no_rows(self, dimension: int) -> None:
-        """A model may be asked for the law of no rows at all."""
+        """A model may be asked for the distribution of no rows at all."""
         head = MixtureHead(3, dimension)
         mixture = head.parameters(torch.empty(0, head.width))
         assert mixture.log_weights.shape == (0, 3)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dmliv.counterfactual import Counterfactual
 from dmliv.data import ActionSpec, FloatArray, OutcomeSpec, Table, TableSchema
+from dmliv.inference.counterfactual import Counterfactual
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from dmliv.counterfactual import Counterfactual
 from dmliv.data import ActionSpec, FloatArray, OutcomeSpec, Table, TableSchema
 from dmliv.errors import InputError
+from dmliv.inference.counterfactual import Counterfactual
 from dmliv.policy import GreedyPolicy
 
 OUTCOME = OutcomeSpec(mean=100.0, scale=10.0)

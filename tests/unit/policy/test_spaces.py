@@ -185,8 +185,8 @@ class TestSupport:
         np.testing.assert_array_equal(decisions.action, 0.0)
         assert "no action with enough support: 5 of 5 rows" in str(decisions)
 
-    def test_probabilities_of_a_fitted_law(self) -> None:
-        """The share of actions within the radius, against the exact law of ticket demand."""
+    def test_probabilities_of_a_fitted_distribution(self) -> None:
+        """The share of actions within the radius, against the exact distribution of ticket demand."""
         problem = TicketDemand()
         data = problem.sample(2000, seed=100)
         fitted = CEDMLIV(random_state=0).fit(data.Y, data.T, Z=data.Z, X=data.X)
@@ -199,7 +199,7 @@ class TestSupport:
         radius = 0.25 * data.T.std()
         exact = np.empty_like(estimated)
         for row in range(300):
-            means, spread = problem.exact_action_law(
+            means, spread = problem.exact_action_distribution(
                 np.repeat(data.X[row : row + 1], 400, axis=0), rng.standard_normal(400)
             )
             draws = means + spread * rng.standard_normal(400)
@@ -219,7 +219,7 @@ class TestSupport:
         assert np.abs(chance - 0.5).max() < 0.25
 
     def test_that_cannot_be_had(self, make_bowl: Any) -> None:
-        with pytest.raises(InputError, match="an estimator with an action law"):
+        with pytest.raises(InputError, match="an estimator with an action distribution"):
             GreedyPolicy(make_bowl(), [0.0, 1.0], min_support=0.1)
         with pytest.raises(InputError, match="a probability as min_support"):
             GreedyPolicy(make_bowl(), [0.0, 1.0], min_support=2.0, support=Uniform())

@@ -10,7 +10,7 @@ import pytest
 from dmliv.errors import InputError
 from dmliv.policy import Interval, policy_value, reward_range, suboptimality
 from dmliv.problems import TicketDemand
-from dmliv.problems.decisions import PriceAndAdvertising, TreatmentChoice
+from dmliv.problems.treatments import PriceAndAdvertising, TreatmentChoice
 
 PROBLEM = TicketDemand()
 CONTEXTS = PROBLEM.contexts(2000, seed=3)
@@ -38,7 +38,7 @@ def test_range_agrees_with_the_closed_form() -> None:
         assert found.best_constant == pytest.approx(policy_value(Constant(low), PROBLEM, CONTEXTS))
 
 
-def test_suboptimality_of_the_best_constant_is_zero_inside_the_training_law() -> None:
+def test_suboptimality_of_the_best_constant_is_zero_inside_the_training_distribution() -> None:
     actions = Interval(-5.0, 5.0, n_points=20)
     assert suboptimality(Constant(-5.0), PROBLEM, CONTEXTS, actions) == pytest.approx(0.0, abs=1e-12)
     assert suboptimality(Constant(5.0), PROBLEM, CONTEXTS, actions) > 1.0

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dmliv.cli import app
-from dmliv.data_commands import data_app
+from dmliv.cli.datasets import data_app
 from dmliv.errors import InputError
 from dmliv.problems import assets
 

@@ -111,7 +111,10 @@ def test_exact_answers_are_those_of_ticket_demand(small_data: Path) -> None:
         np.testing.assert_allclose(
             getattr(images, verb)(X, other), getattr(tickets, verb)(plain, other), rtol=1e-5, atol=1e-5
         )
-    (mean, sd), (plain_mean, plain_sd) = images.exact_action_law(X, Z), tickets.exact_action_law(plain, Z)
+    (mean, sd), (plain_mean, plain_sd) = (
+        images.exact_action_distribution(X, Z),
+        tickets.exact_action_distribution(plain, Z),
+    )
     np.testing.assert_allclose(mean, plain_mean, rtol=1e-5, atol=1e-5)
     assert sd == plain_sd
     assert images.action_range == tickets.action_range

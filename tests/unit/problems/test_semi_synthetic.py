@@ -40,7 +40,7 @@ def test_replication_follows_the_published_recipe(n_levels: int, small_data: Pat
         shuffler.shuffle(order)
         X = X[order]
     stream = np.random.RandomState(527 * number + 2023)
-    law = equations("code", n_levels)
+    distribution = equations("code", n_levels)
     raw_outcomes, replication = [], IHDP(n_levels, data_dir=small_data).replication(number)
     for name, x in zip(PARTS, np.split(X, [470, 672]), strict=True):
         n = len(x)
@@ -49,7 +49,7 @@ def test_replication_follows_the_published_recipe(n_levels: int, small_data: Pat
         e1, e2 = stream.normal(0, 0.1, (n, 1))[:, 0], stream.normal(0, 0.1, (n, 1))[:, 0]
         part = replication.split(name)
         u = part.confounder
-        t = np.array([law.weights[k] @ row for k, row in zip(z, x, strict=True)]) + 0.2 * u + e1
+        t = np.array([distribution.weights[k] @ row for k, row in zip(z, x, strict=True)]) + 0.2 * u + e1
         t += np.array([0, 1, 0, -0.2, -0.8])[z]
         raw = 0.9 * t**2 - 1.5 * t + x.sum(1) / 3 - np.abs(x[:, 0] * x[:, 1]) - np.sin(10 + x[:, 2] ** 2)
         raw_outcomes.append(raw + 2 * u + e2)
@@ -219,7 +219,7 @@ def test_bad_parts_contexts_and_levels(small_data: Path) -> None:
         replication.counterfactual(X, np.zeros(3))
     for Z in (5.0, -1.0, 0.5):
         with pytest.raises(InputError, match="instrument levels 0 to 4"):
-            replication.exact_action_law(X, Z)
+            replication.exact_action_distribution(X, Z)
     for verb in ("optimal_value", "random_value", "worst_value", "optimal_action"):
         with pytest.raises(InputError, match="low < high"):
             getattr(replication, verb)(X, 1.0, 1.0)

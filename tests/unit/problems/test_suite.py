@@ -273,7 +273,7 @@ def test_ticket_demand_without_confounding() -> None:
     observed, fair = problem.sample(N_ROWS, seed=100), problem.sample_unconfounded(N_ROWS, seed=100)
     for role in ("X", "Z", "T"):
         np.testing.assert_array_equal(getattr(observed, role), getattr(fair, role))
-    event = observed.T - problem.exact_action_law(observed.X, observed.Z)[0]
+    event = observed.T - problem.exact_action_distribution(observed.X, observed.Z)[0]
     noise = {name: d.Y - problem.counterfactual(d.X, d.T) for name, d in (("o", observed), ("f", fair))}
     assert np.corrcoef(noise["o"], event)[0, 1] == pytest.approx(0.9, abs=0.02)
     assert abs(np.corrcoef(noise["f"], event)[0, 1]) < 0.03

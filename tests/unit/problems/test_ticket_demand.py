@@ -137,7 +137,7 @@ def test_shift_moves_the_time_only():
 # --------------------------------------------------------------------------------- facts about the design
 
 
-def test_law_of_price_and_outcome(large):
+def test_distribution_of_price_and_outcome(large):
     problem, data = large
     price = PRICE_MEAN + PRICE_SD * data.T
     signal = problem.counterfactual(data.X, data.T)
@@ -194,7 +194,7 @@ def test_outcome_mean_matches_monte_carlo_at_fixed_points():
         price = 25 + (0.8 * Z[row] + 3) * psi(X[row, 0]) + omega
         action = (price - 17.779) / 3.7
         outcome = problem.counterfactual(context, action) + 0.9 * omega + np.sqrt(0.19) * own
-        mean, sd = problem.exact_action_law(X[row : row + 1], Z[row])
+        mean, sd = problem.exact_action_distribution(X[row : row + 1], Z[row])
         assert mean[0] == pytest.approx(action.mean(), abs=0.004)
         assert sd == pytest.approx(action.std(), rel=0.01)
         exact = problem.exact_outcome_mean(X[row : row + 1], Z[row : row + 1])
@@ -214,9 +214,9 @@ def test_outcome_mean_leaves_pure_noise_in_samples(large):
             assert abs(cell.mean()) < 4 * cell.std() / np.sqrt(cell.size)
 
 
-def test_action_law_matches_samples(large):
+def test_action_distribution_matches_samples(large):
     problem, data = large
-    mean, sd = problem.exact_action_law(data.X, data.Z)
+    mean, sd = problem.exact_action_distribution(data.X, data.Z)
     standard = (data.T - mean) / sd
     assert standard.mean() == pytest.approx(0.0, abs=0.01)
     assert standard.std() == pytest.approx(1.0, abs=0.01)
@@ -265,7 +265,7 @@ def test_reference_rewards(shift, bound, optimum, random, worst):
     assert problem.worst_value(X, -bound, bound) == pytest.approx(worst, abs=0.008)
 
 
-def test_best_policy_is_the_lowest_price_inside_the_training_law():
+def test_best_policy_is_the_lowest_price_inside_the_training_distribution():
     problem = TicketDemand()
     assert (problem.optimal_action(problem.contexts(10_000)) == -5.0).all()
     shifted = problem.optimal_action(problem.contexts(10_000, shift=1.0), low=-3.0, high=3.0)

@@ -25,7 +25,7 @@ N_DRAWS = 40_000
 
 
 def shared_by_rank(problem: SuiteProblem, context: float, instrument: float) -> np.ndarray:
-    """What noise and action share, its mean in tenths of the action's law at one context and instrument."""
+    """What noise and action share, its mean in tenths of the action at one context and instrument."""
     rng = np.random.default_rng(3)
     X = np.full((N_DRAWS, problem.n_contexts), context)
     Z = np.full((N_DRAWS, problem.n_instruments), instrument)

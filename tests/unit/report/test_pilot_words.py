@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 import dmliv
 from dmliv import DMLIV, TwoStageLeastSquares
 from dmliv.cli import app
+from dmliv.cli.options import make_estimator
 from dmliv.errors import InputError
 from dmliv.learners import kernel
-from dmliv.model_options import make_estimator
 from dmliv.report import write_report
 from dmliv.report.page import render
 from dmliv.report.pilot_words import pilot_cautions, pilot_words
@@ -116,7 +116,9 @@ def test_odds_are_told_where_there_are_any(
     estimator = copy(contradicted)
     model = estimator.structural_model_
     assert isinstance(model, PilotedModel)
-    estimator.structural_model_ = replace(model, told={**model.told, "evidence_against_pilot": evidence})
+    estimator.structural_model_ = replace(
+        model, details={**model.details, "evidence_against_pilot": evidence}
+    )
     assert phrase in pilot_words(estimator)[1]
 
 
@@ -134,7 +136,7 @@ def test_a_flat_h(weak: DMLIV) -> None:
     flat.structural_model_ = replace(model, remainder=None)
     assert "so h is flat in the action" in pilot_words(flat)[1]
     assert pilot_cautions(flat)[0].startswith("All effects are zero")
-    flat.structural_model_ = replace(model, remainder=model.pilot, told={"remainder_size": 0.25})
+    flat.structural_model_ = replace(model, remainder=model.pilot, details={"remainder_size": 0.25})
     assert pilot_words(flat)[1].endswith("is 0.25 times that of the pilot.")
     assert pilot_cautions(flat)[0].startswith("All effects are shrunk towards zero")
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from dmliv.data import TrainingData, prepare
-from dmliv.first_stage.base import Runtime
-from dmliv.first_stage.crossfit import FirstStage, JudgedSplit
-from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, MixtureLaw
+from dmliv.first_stage.crossfit import FirstStage, ValidationSplit
+from dmliv.first_stage.distributions import ActionDistribution, CategoricalDistribution, MixtureDistribution
 from dmliv.nets.settings import NetworkSettings
+from dmliv.parallel.runtime import Runtime
 from dmliv.progress import SilentProgress
 
 N_ROWS = 150
@@ -47,25 +47,27 @@ def data(request: pytest.FixtureRequest) -> TrainingData:
 
 @pytest.fixture
 def make_first_stage() -> Callable[[TrainingData], FirstStage]:
-    """Return a maker of first stages with simple laws, and two fair splits."""
+    """Return a maker of first stages with simple distributions, and two fair splits."""
 
     def make(data: TrainingData) -> FirstStage:
         n, width = len(data), data.action_spec.width
         rng = np.random.default_rng(1)
-        law: ActionLaw
+        distribution: ActionDistribution
         if data.action_spec.kind == "discrete":
-            law = CategoricalLaw(torch.from_numpy(rng.dirichlet(np.ones(width), n)).float())
+            distribution = CategoricalDistribution(torch.from_numpy(rng.dirichlet(np.ones(width), n)).float())
         else:
             means = torch.from_numpy(rng.standard_normal((n, 1, width))).float()
-            law = MixtureLaw(torch.ones(n, 1), means, 0.5 * torch.eye(width).expand(n, 1, width, width))
+            distribution = MixtureDistribution(
+                torch.ones(n, 1), means, 0.5 * torch.eye(width).expand(n, 1, width, width)
+            )
         halves = np.arange(0, n, 2), np.arange(1, n, 2)
         splits = tuple(
-            JudgedSplit(fit_rows, judging_rows, data.outcome, law)
-            for fit_rows, judging_rows in (halves, halves[::-1])
+            ValidationSplit(fit_rows, validation_rows, data.outcome, distribution)
+            for fit_rows, validation_rows in (halves, halves[::-1])
         )
         return FirstStage(
             target=data.outcome,
-            law=law,
+            distribution=distribution,
             fold=np.zeros(n, dtype=np.int64),
             splits=splits,
             outcome_model=None,

@@ -15,14 +15,14 @@ from sklearn.ensemble import GradientBoostingRegressor
 from dmliv import DMLIV
 from dmliv.data import TrainingData, prepare
 from dmliv.errors import InputError
-from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage
-from dmliv.first_stage.laws import CategoricalLaw, MixtureLaw
+from dmliv.first_stage.distributions import CategoricalDistribution, MixtureDistribution
 from dmliv.learners import Learners
+from dmliv.parallel.runtime import Runtime
 from dmliv.problems import TicketDemand
-from dmliv.second_stage.base import StructuralModel, action_vectors
 from dmliv.second_stage.boosting import ProjectedBoosting
 from dmliv.second_stage.regressor import RegressorStructural, RegressorStructuralModel
+from dmliv.second_stage.structural import StructuralModel
 
 MakeFirstStage = Callable[[TrainingData], FirstStage]
 
@@ -32,10 +32,10 @@ FIXED = replace(SMALL, validation_fraction=0.0)
 
 @pytest.fixture
 def first_stage(data: TrainingData, make_first_stage: MakeFirstStage) -> FirstStage:
-    """Return a first stage with something to learn: its target follows context and action law."""
+    """Return a first stage with something to learn: its target follows context and action distribution."""
     stage = make_first_stage(data)
     noise = 0.3 * np.random.default_rng(4).standard_normal(len(data))
-    mean = stage.law.mean()[:, 0].double().numpy()
+    mean = stage.distribution.mean()[:, 0].double().numpy()
     return replace(stage, target=3.0 * mean + data.context.numeric[:, 0] + noise)
 
 
@@ -82,10 +82,10 @@ class TestTrainingLoss:
         self, data: TrainingData, first_stage: FirstStage, runtime: Runtime
     ) -> None:
         heavy = weighted(data)
-        assert isinstance(first_stage.law, CategoricalLaw)
+        assert isinstance(first_stage.distribution, CategoricalDistribution)
         model = SMALL.fit(heavy, first_stage, seed=0, runtime=runtime)
         values = model.predict_grid(data.context, np.eye(data.action_spec.width))
-        projected = (first_stage.law.probabilities.double().numpy() * values).sum(axis=1)
+        projected = (first_stage.distribution.probabilities.double().numpy() * values).sum(axis=1)
         loss = np.average((first_stage.target - projected) ** 2, weights=heavy.weight)
         np.testing.assert_allclose(losses(model, "training")[-1], loss)
 
@@ -104,7 +104,7 @@ class TestTrainingLoss:
     ) -> None:
         flat = replace(first_stage, target=np.ones(len(data)))
         model = SMALL.fit(data, flat, seed=0, runtime=runtime)
-        action = action_vectors(data.action_spec, data.action)
+        action = data.action_spec.vectors(data.action)
         np.testing.assert_allclose(model.predict(data.context, action), 1.0)
 
 
@@ -162,7 +162,7 @@ class TestModel:
     def test_same_seed_same_model(
         self, data: TrainingData, first_stage: FirstStage, runtime: Runtime
     ) -> None:
-        action = action_vectors(data.action_spec, data.action)
+        action = data.action_spec.vectors(data.action)
         before = torch.get_rng_state()
         one, same, other = (
             FIXED.fit(data, first_stage, seed=seed, runtime=runtime).predict(data.context, action)
@@ -180,7 +180,7 @@ class TestModel:
     ) -> None:
         weight = np.where(np.arange(len(data)) % 3 == 0, 0.0, 1.5)
         spoilt = replace(first_stage, target=np.where(weight == 0.0, 1e3, first_stage.target))
-        action = action_vectors(data.action_spec, data.action)
+        action = data.action_spec.vectors(data.action)
         clean, spoilt_values = (
             FIXED.fit(replace(data, weight=weight), stage, seed=0, runtime=runtime).predict(
                 data.context, action
@@ -191,7 +191,7 @@ class TestModel:
 
     def test_grid_equals_rows(self, data: TrainingData, first_stage: FirstStage, runtime: Runtime) -> None:
         model = FIXED.fit(data, first_stage, seed=0, runtime=runtime)
-        actions = action_vectors(data.action_spec, data.action)[:7]
+        actions = data.action_spec.vectors(data.action)[:7]
         context = data.context.take(np.arange(11))
         grid = model.predict_grid(context, actions)
         assert grid.shape == (11, 7)
@@ -204,13 +204,13 @@ def exact_stage(problem: TicketDemand, n: int) -> tuple[TrainingData, FirstStage
     """Return rows of a problem with its true nuisances in model units, and the contexts."""
     rows = problem.sample(n, seed=0)
     data = prepare(rows.Y, rows.T, Z=rows.Z, X=rows.X)
-    mean, sd = problem.exact_action_law(rows.X, rows.Z)
+    mean, sd = problem.exact_action_distribution(rows.X, rows.Z)
     target = problem.exact_outcome_mean(rows.X, rows.Z)
     means = torch.from_numpy((mean - data.action_spec.mean) / data.action_spec.scale).float()
     factor = torch.full((n, 1, 1, 1), float(sd / data.action_spec.scale[0]))
     stage = FirstStage(
         target=(target - data.outcome_spec.mean) / data.outcome_spec.scale,
-        law=MixtureLaw(torch.ones(n, 1), means.reshape(n, 1, 1), factor),
+        distribution=MixtureDistribution(torch.ones(n, 1), means.reshape(n, 1, 1), factor),
         fold=np.zeros(n, dtype=np.int64),
         splits=(),
         outcome_model=None,
@@ -222,10 +222,11 @@ def exact_stage(problem: TicketDemand, n: int) -> tuple[TrainingData, FirstStage
 
 
 def test_recovers_the_slope_that_single_draws_flatten(runtime: Runtime) -> None:
-    # With strength 0.4 the action law is about as wide as what the instrument moves. Same trees, same number.
+    # With strength 0.4 the action distribution is about as wide as what the instrument moves. Same trees,
+    # same number.
     problem = TicketDemand(instrument_strength=0.4)
     data, stage, contexts = exact_stage(problem, 1000)
-    centre = problem.exact_action_law(contexts, np.zeros(len(contexts)))[0]
+    centre = problem.exact_action_distribution(contexts, np.zeros(len(contexts)))[0]
     half = 0.2
 
     def recovered(learner: Any) -> float:
@@ -260,7 +261,7 @@ def test_learns_ticket_demand_after_learned_nuisances() -> None:
 
 class TestArguments:
     def test_needs_no_judging(self) -> None:
-        assert not ProjectedBoosting().needs_judging
+        assert not ProjectedBoosting().needs_validation
 
     @pytest.mark.parametrize("name", ["n_rounds", "max_depth", "min_samples_leaf", "n_draws", "patience"])
     @pytest.mark.parametrize("value", [0, 2.5])

@@ -12,16 +12,15 @@ import torch
 
 from dmliv.data import TrainingData, prepare
 from dmliv.errors import InputError
-from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage
-from dmliv.first_stage.laws import CategoricalLaw, MixtureLaw
+from dmliv.first_stage.distributions import CategoricalDistribution, MixtureDistribution
+from dmliv.first_stage.embeddings import KernelMeans
 from dmliv.kernels.features import gaussian_kernel
-from dmliv.kernels.tuning import PENALTIES
+from dmliv.kernels.ridge import PENALTIES
 from dmliv.learners import kernel
 from dmliv.nets.images import ImageColumns
-from dmliv.second_stage.base import action_vectors
+from dmliv.parallel.runtime import Runtime
 from dmliv.second_stage.kernel import KernelStructural
-from dmliv.second_stage.law_means import LawMeans
 
 MakeFirstStage = Callable[[TrainingData], FirstStage]
 
@@ -39,11 +38,11 @@ def weighted(data: TrainingData, zeros: float = 0.0) -> TrainingData:
 
 
 def own_actions(data: TrainingData) -> np.ndarray:
-    return action_vectors(data.action_spec, data.action)
+    return data.action_spec.vectors(data.action)
 
 
 @only("discrete")
-def test_finite_law_gives_the_explicit_ridge_solution(
+def test_finite_distribution_gives_the_explicit_ridge_solution(
     data: TrainingData, make_first_stage: MakeFirstStage, runtime: Runtime
 ) -> None:
     data = weighted(data)
@@ -56,9 +55,9 @@ def test_finite_law_gives_the_explicit_ridge_solution(
         model.features.scales,
         model.encoder.standardised(data.context),
     )
-    assert isinstance(stage.law, CategoricalLaw)
+    assert isinstance(stage.distribution, CategoricalDistribution)
     projected = np.zeros((len(data), len(landmarks)))
-    for level, probability in enumerate(stage.law.probabilities.double().numpy().T):
+    for level, probability in enumerate(stage.distribution.probabilities.double().numpy().T):
         rows = np.hstack([np.tile(np.eye(3)[level], (len(data), 1)), context])
         projected += probability[:, None] * gaussian_kernel(rows, landmarks, scales)
     penalty = data.weight.sum() * model.chosen["penalty"]
@@ -83,15 +82,22 @@ def test_order_of_rows_does_not_matter(
         instrument=data.instrument.take(order),
     )
     index = torch.from_numpy(order)
-    law: Any = stage.law
-    if isinstance(law, CategoricalLaw):
-        law = CategoricalLaw(law.probabilities[index])
+    distribution: Any = stage.distribution
+    if isinstance(distribution, CategoricalDistribution):
+        distribution = CategoricalDistribution(distribution.probabilities[index])
     else:
-        law = MixtureLaw(law.weights[index], law.means[index], law.factors[index])
+        distribution = MixtureDistribution(
+            distribution.weights[index], distribution.means[index], distribution.factors[index]
+        )
     learner = KernelStructural(n_landmarks=len(data))
     models = [
         learner.fit(data, stage, seed=0, runtime=runtime),
-        learner.fit(shuffled, replace(stage, target=shuffled.outcome, law=law), seed=0, runtime=runtime),
+        learner.fit(
+            shuffled,
+            replace(stage, target=shuffled.outcome, distribution=distribution),
+            seed=0,
+            runtime=runtime,
+        ),
     ]
     assert models[0].describe()["penalty"] == models[1].describe()["penalty"]
     predictions = [model.predict(data.context, own_actions(data)) for model in models]
@@ -122,8 +128,8 @@ def test_truth_nonlinear_in_the_action(runtime: Runtime, make_first_stage: MakeF
     data = prepare(outcome, action, Z=z, X=x)
     centre, scale = action.mean(), action.std()
     means = torch.from_numpy((z - centre) / scale).float().reshape(n, 1, 1)
-    law = MixtureLaw(torch.ones(n, 1), means, torch.full((n, 1, 1, 1), 0.5 / scale))
-    stage = replace(make_first_stage(data), law=law)
+    distribution = MixtureDistribution(torch.ones(n, 1), means, torch.full((n, 1, 1, 1), 0.5 / scale))
+    stage = replace(make_first_stage(data), distribution=distribution)
     model = KernelStructural().fit(data, stage, seed=0, runtime=runtime)
     inside = np.abs(action) < 2.5
     predicted = data.outcome_spec.to_user(model.predict(data.context, own_actions(data)))
@@ -133,11 +139,13 @@ def test_truth_nonlinear_in_the_action(runtime: Runtime, make_first_stage: MakeF
     assert error < 0.3 * np.mean((outcome - truth)[inside] ** 2)
 
 
-def test_law_means_are_the_exact_gaussian_integral() -> None:
+def test_distribution_means_are_the_exact_gaussian_integral() -> None:
     rng = np.random.default_rng(0)
     means, landmarks = rng.standard_normal((5, 1, 1)), rng.standard_normal((4, 1))
-    law = MixtureLaw(torch.ones(5, 1), torch.from_numpy(means).float(), torch.full((5, 1, 1, 1), 0.4))
-    found = LawMeans(law, 7).at(np.array([3, 1]), landmarks, np.array([1.5]))
+    distribution = MixtureDistribution(
+        torch.ones(5, 1), torch.from_numpy(means).float(), torch.full((5, 1, 1, 1), 0.4)
+    )
+    found = KernelMeans(distribution, 7).at(np.array([3, 1]), landmarks, np.array([1.5]))
     wide = np.sqrt(1.5**2 + 0.4**2)
     expected = 1.5 / wide * gaussian_kernel(means[[3, 1], 0], landmarks, np.array([wide]))
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -192,4 +200,4 @@ class TestErrors:
 def test_preset() -> None:
     learners = kernel(n_landmarks=7)
     assert learners.structural == KernelStructural(7)
-    assert not learners.structural.needs_judging
+    assert not learners.structural.needs_validation

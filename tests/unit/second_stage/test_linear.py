@@ -10,9 +10,8 @@ import pytest
 
 from dmliv.data import TrainingData
 from dmliv.errors import InputError
-from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage
-from dmliv.second_stage.base import action_vectors
+from dmliv.parallel.runtime import Runtime
 from dmliv.second_stage.linear import LinearStructural, LinearStructuralModel
 
 MakeFirstStage = Callable[[TrainingData], FirstStage]
@@ -32,7 +31,7 @@ class TestLinearStructural:
         self, data: TrainingData, make_first_stage: MakeFirstStage, model: LinearStructuralModel
     ) -> None:
         first_stage = make_first_stage(data)
-        mean = first_stage.law.mean().double().numpy()
+        mean = first_stage.distribution.mean().double().numpy()
         design = np.hstack([context_design(data), mean])
         fitted = design @ np.linalg.lstsq(design, first_stage.target, rcond=None)[0]
         np.testing.assert_allclose(model.predict(data.context, mean), fitted, atol=1e-8)
@@ -41,14 +40,14 @@ class TestLinearStructural:
         weight = np.random.default_rng(2).uniform(0.0, 2.0, len(data))
         heavy = replace(data, weight=weight)
         first_stage = make_first_stage(data)
-        mean = first_stage.law.mean().double().numpy()
+        mean = first_stage.distribution.mean().double().numpy()
         model = LinearStructural().fit(heavy, first_stage, seed=0, runtime=runtime)
         design, root = np.hstack([context_design(data), mean]), np.sqrt(weight)
         solution = np.linalg.lstsq(design * root[:, None], first_stage.target * root, rcond=None)[0]
         np.testing.assert_allclose(model.predict(data.context, mean), design @ solution, atol=1e-8)
 
     def test_grid_equals_rows(self, data: TrainingData, model: LinearStructuralModel) -> None:
-        actions = action_vectors(data.action_spec, data.action)[:7]
+        actions = data.action_spec.vectors(data.action)[:7]
         context = data.context.take(np.arange(11))
         grid = model.predict_grid(context, actions)
         assert grid.shape == (11, 7)
@@ -57,7 +56,7 @@ class TestLinearStructural:
 
     def test_gradient_is_the_slope(self, data: TrainingData, model: LinearStructuralModel) -> None:
         context = data.context.take(np.arange(5))
-        action = action_vectors(data.action_spec, data.action)[:5]
+        action = data.action_spec.vectors(data.action)[:5]
         gradient = model.gradient(context, action)
         assert gradient.shape == action.shape
         for column in range(action.shape[1]):
@@ -91,5 +90,5 @@ class TestLinearStructural:
             LinearStructural(ridge=-1.0)
 
     def test_describes_its_coefficients(self, model: LinearStructuralModel) -> None:
-        assert not LinearStructural().needs_judging
+        assert not LinearStructural().needs_validation
         assert model.describe() == {"coefficients": model.coefficients.tolist()}

@@ -12,13 +12,12 @@ import torch
 
 from dmliv.data import Table, TrainingData, prepare
 from dmliv.errors import InputError, TrainingDivergedError
-from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.nets.settings import NetworkSettings
-from dmliv.second_stage.base import action_vectors
-from dmliv.second_stage.features import STRUCTURAL_ENCODINGS, StructuralEncoder
+from dmliv.parallel.runtime import Runtime
 from dmliv.second_stage.network import NeuralStructural, NeuralStructuralModel
 from dmliv.second_stage.projection import DrawRule
+from dmliv.second_stage.structural_encoder import STRUCTURAL_ENCODINGS, StructuralEncoder
 
 MakeFirstStage = Callable[[TrainingData], FirstStage]
 centred = pytest.mark.parametrize("centre_action", [False, True])
@@ -39,7 +38,7 @@ def fit(data: TrainingData, make_first_stage: MakeFirstStage, runtime: Runtime, 
 
 
 def rows(data: TrainingData, n: int) -> tuple[Table, np.ndarray]:
-    return data.context.take(np.arange(n)), action_vectors(data.action_spec, data.action)[:n]
+    return data.context.take(np.arange(n)), data.action_spec.vectors(data.action)[:n]
 
 
 class TestPredictions:
@@ -168,8 +167,8 @@ class TestTraining:
 
 class TestChoice:
     def test_nothing_to_choose(self, fit: Any, tiny: NetworkSettings) -> None:
-        assert not NeuralStructural(tiny).needs_judging
-        assert NeuralStructural(replace(tiny, encodings=("standardised", "piecewise"))).needs_judging
+        assert not NeuralStructural(tiny).needs_validation
+        assert NeuralStructural(replace(tiny, encodings=("standardised", "piecewise"))).needs_validation
         assert fit().choice_losses == {}
 
     def test_all_encodings_are_tried(self, data: TrainingData, fit: Any) -> None:
@@ -194,7 +193,7 @@ class TestChoice:
         wild = []
         for split in first_stage.splits:
             target = split.target.copy()
-            target[split.judging_rows] = 1e3
+            target[split.validation_rows] = 1e3
             wild.append(replace(split, target=target))
         learner = NeuralStructural(replace(tiny, encodings=("standardised", "piecewise")))
         plain, spoiled = (
@@ -247,7 +246,7 @@ class TestStructuralEncoder:
     def test_the_centre_is_the_mean_action_in_the_context(self, data: TrainingData) -> None:
         encoder = StructuralEncoder.learn(data, 6, centred=True)
         centre = encoder.centre(data.context)
-        vectors = action_vectors(data.action_spec, data.action)
+        vectors = data.action_spec.vectors(data.action)
         assert centre.shape == vectors.shape
         # The centre has an intercept: it is right on average.
         np.testing.assert_allclose(centre.mean(axis=0), vectors.mean(axis=0), atol=1e-5)

@@ -12,13 +12,17 @@ import torch
 
 from dmliv.data import TrainingData, prepare
 from dmliv.errors import InputError
-from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import LEAST_EVIDENCE
-from dmliv.first_stage.laws import ActionLaw, CategoricalLaw, MixtureLaw, ResidualLaw
+from dmliv.first_stage.distributions import (
+    ActionDistribution,
+    CategoricalDistribution,
+    MixtureDistribution,
+    ResidualDistribution,
+)
 from dmliv.kernels.process import ProcessSettings
 from dmliv.nets.images import ImageColumns
+from dmliv.parallel.runtime import Runtime
 from dmliv.progress import SilentProgress
-from dmliv.second_stage.base import action_vectors
 from dmliv.second_stage.pilot import ControlFunction, Pilot
 
 RUNTIME = Runtime(torch.device("cpu"), SilentProgress(), 1)
@@ -31,7 +35,7 @@ class Rows:
     """Training rows and their true action distributions."""
 
     data: TrainingData
-    law: ActionLaw
+    distribution: ActionDistribution
 
     @property
     def fold(self) -> np.ndarray:
@@ -39,10 +43,10 @@ class Rows:
 
     @property
     def action(self) -> np.ndarray:
-        return action_vectors(self.data.action_spec, self.data.action)
+        return self.data.action_spec.vectors(self.data.action)
 
     def fit(self, learner: ControlFunction = SMALL, seed: int = 0, like: Pilot | None = None) -> Pilot:
-        return learner.fit(self.data, self.law, self.fold, seed=seed, runtime=RUNTIME, like=like)
+        return learner.fit(self.data, self.distribution, self.fold, seed=seed, runtime=RUNTIME, like=like)
 
     def effect(self, pilot: Pilot) -> np.ndarray:
         """Return what one unit more of the action does, in the user's units."""
@@ -66,7 +70,7 @@ def gaussian_rows(
     spec = data.action_spec
     means = torch.from_numpy((mean.reshape(len(data), 1, -1) - spec.mean) / spec.scale).float()
     factors = torch.diag_embed(torch.from_numpy(spread.reshape(len(data), 1, -1) / spec.scale).float())
-    return Rows(data, MixtureLaw(torch.ones(len(data), 1), means, factors))
+    return Rows(data, MixtureDistribution(torch.ones(len(data), 1), means, factors))
 
 
 def linear_rows(n: int = 400, strength: float = 1.0, seed: int = 0) -> Rows:
@@ -101,7 +105,7 @@ def rows_of(kind: str) -> Rows:
         data = prepare(effect + hidden + 0.2 * rng.standard_normal(n), level, Z=z, X=x)
         cut = torch.distributions.Normal(torch.from_numpy(mean[:, 0]), float(spread[0, 0]))
         low, high = cut.cdf(torch.tensor(-0.7)), 1.0 - cut.cdf(torch.tensor(0.7))
-        return Rows(data, CategoricalLaw(torch.stack([low, 1.0 - low - high, high], dim=1).float()))
+        return Rows(data, CategoricalDistribution(torch.stack([low, 1.0 - low - high, high], dim=1).float()))
     context = {"one column": x, "no context": None}[kind]
     shown = mean[:, 0] if context is not None else z[:, 0]
     return gaussian_rows(outcome, action[:, 0], shown, spread[:, 0], Z=z, X=context)
@@ -119,8 +123,8 @@ class TestModel:
     @kinds
     def test_there_is_something_to_test(self, kind: str) -> None:
         """The facts below would hold for a constant too."""
-        told = pilot_of(kind).model.describe()
-        assert told["control_variable"] == "residual"
+        details = pilot_of(kind).model.describe()
+        assert details["control_variable"] == "residual"
         rows = rows_of(kind)
         assert pilot_of(kind).model.gradient(rows.data.context, rows.action).std(axis=0).max() > 0.1
 
@@ -147,12 +151,12 @@ class TestModel:
     def test_projection_is_the_mean_over_the_distribution(self, kind: str) -> None:
         rows, model = rows_of(kind), pilot_of(kind).model
         n = len(rows.data)
-        nodes = rows.law.nodes(torch.arange(n), 20)
+        nodes = rows.distribution.nodes(torch.arange(n), 20)
         actions, weights = nodes.actions.double().numpy(), nodes.weights.double().numpy()
         context = rows.data.context.take(np.repeat(np.arange(n), actions.shape[1]))
         values = model.predict(context, actions.reshape(-1, actions.shape[2])).reshape(n, -1)
         np.testing.assert_allclose(
-            model.project(rows.data.context, rows.law), np.sum(weights * values, axis=1), atol=1e-4
+            model.project(rows.data.context, rows.distribution), np.sum(weights * values, axis=1), atol=1e-4
         )
 
     def test_projection_over_residuals(self) -> None:
@@ -160,11 +164,11 @@ class TestModel:
         rows, model = rows_of("one column"), pilot_of("one column").model
         n, spread = len(rows.data), 0.6
         pool = torch.from_numpy(spread * np.random.default_rng(0).standard_normal((1, 100, 1))).float()
-        law = ResidualLaw(rows.law.mean(), pool, torch.zeros(n, dtype=torch.long))
-        actions = (law.location[:, None] + pool).double().numpy()
+        distribution = ResidualDistribution(rows.distribution.mean(), pool, torch.zeros(n, dtype=torch.long))
+        actions = (distribution.location[:, None] + pool).double().numpy()
         context = rows.data.context.take(np.repeat(np.arange(n), 100))
         expected = model.predict(context, actions.reshape(-1, 1)).reshape(n, 100).mean(axis=1)
-        assert np.sqrt(np.mean((model.project(rows.data.context, law) - expected) ** 2)) < 0.05
+        assert np.sqrt(np.mean((model.project(rows.data.context, distribution) - expected) ** 2)) < 0.05
 
     @kinds
     def test_one_row_and_none(self, kind: str) -> None:
@@ -203,7 +207,7 @@ class TestCrossFitting:
     def test_one_fold(self) -> None:
         rows = rows_of("one column")
         one = np.zeros(len(rows.data), dtype=np.int64)
-        pilot = SMALL.fit(rows.data, rows.law, one, seed=0, runtime=RUNTIME)
+        pilot = SMALL.fit(rows.data, rows.distribution, one, seed=0, runtime=RUNTIME)
         whole = pilot.model.predict(rows.data.context, rows.action)
         np.testing.assert_allclose(pilot.values, whole, atol=1e-9)
 
@@ -290,16 +294,16 @@ class TestTruth:
         outcome = action - 2.0 * hidden + 0.3 * noise
         rows = gaussian_rows(outcome, action, 1.5 * z, spread, Z=z, X=x)
         pilot = rows.fit()
-        told: Any = pilot.model.describe()
-        assert told["control_variable"] == "rank"
-        assert told["evidence"]["rank"] > told["evidence"]["residual"] + 10.0
+        details: Any = pilot.model.describe()
+        assert details["control_variable"] == "rank"
+        assert details["evidence"]["rank"] > details["evidence"]["residual"] + 10.0
         assert rows.effect(pilot).mean() == pytest.approx(1.0, abs=0.25)
         again = rows.fit(like=pilot)
         np.testing.assert_array_equal(again.first.control.columns, pilot.first.control.columns)
 
     def test_even_spread_takes_residuals(self, recwarn: pytest.WarningsRecorder) -> None:
-        told: Any = linear_rows().fit().model.describe()
-        assert set(told["evidence"]) == {"residual"}
+        details: Any = linear_rows().fit().model.describe()
+        assert set(details["evidence"]) == {"residual"}
         assert not recwarn.list
 
 
@@ -308,28 +312,28 @@ class TestStrength:
         """The effect of the action is left to the moments: h is the mean outcome in a context."""
         rows = linear_rows(strength=0.0)
         pilot = rows.fit()
-        told: Any = pilot.model.describe()
-        assert told["control_variable"] == "none"
-        assert told["instrument_evidence"] < 3.0
+        details: Any = pilot.model.describe()
+        assert details["control_variable"] == "none"
+        assert details["instrument_evidence"] < 3.0
         context = rows.data.context
         np.testing.assert_array_equal(pilot.model.gradient(context, rows.action), 0.0)
         moved = pilot.model.predict(context, rows.action + 5.0)
         np.testing.assert_allclose(moved, pilot.model.predict(context, rows.action), atol=1e-12)
-        np.testing.assert_allclose(pilot.project(context, rows.law), moved, atol=1e-12)
+        np.testing.assert_allclose(pilot.project(context, rows.distribution), moved, atol=1e-12)
         np.testing.assert_allclose(pilot.model.predict_grid(context, rows.action[:1])[:, 0], moved)
         again = rows.fit(like=pilot)
         assert again.model.describe()["control_variable"] == "none"
 
     def test_grows_with_the_instrument(self) -> None:
-        told = [linear_rows(strength=each).fit().model.describe() for each in (0.3, 1.0)]
-        found: Any = [each["instrument_evidence"] for each in told]
+        details = [linear_rows(strength=each).fit().model.describe() for each in (0.3, 1.0)]
+        found: Any = [each["instrument_evidence"] for each in details]
         # Half the rows, times the variance that the instrument explains, over what it leaves.
         np.testing.assert_allclose(found, [200 * 0.09, 200.0], rtol=0.5)
 
     def test_threshold(self) -> None:
         rows = linear_rows(200)
-        told = rows.fit(replace(SMALL, least_evidence=1e6)).model.describe()
-        assert told["control_variable"] == "none"
+        details = rows.fit(replace(SMALL, least_evidence=1e6)).model.describe()
+        assert details["control_variable"] == "none"
 
     @pytest.mark.parametrize("value", [np.nan, "20", None])
     def test_threshold_is_checked(self, value: Any) -> None:
@@ -368,7 +372,7 @@ class TestSample:
         expected = pilot.model.predict(rows.data.context.take(others), rows.action[others])
         np.testing.assert_allclose(values[others], expected, atol=1e-12)
         assert rows.effect(pilot).mean() == pytest.approx(2.0, abs=0.5)
-        evidence = pilot.evidence_against(rows.data, rows.law, seed=0)
+        evidence = pilot.evidence_against(rows.data, rows.distribution, seed=0)
         assert max(evidence.values()) < LEAST_EVIDENCE
 
     def test_other_rows_do_not_matter(self) -> None:
@@ -394,15 +398,15 @@ class TestEvidence:
     @pytest.mark.parametrize("seed", [0, 1, 2])
     def test_is_small_where_the_control_function_holds(self, seed: int) -> None:
         rows = linear_rows(seed=seed)
-        evidence = rows.fit().evidence_against(rows.data, rows.law, seed=0)
+        evidence = rows.fit().evidence_against(rows.data, rows.distribution, seed=0)
         assert max(evidence.values()) < LEAST_EVIDENCE
 
     @kinds
     def test_every_kind_of_action(self, kind: str) -> None:
         rows = rows_of(kind)
-        evidence = pilot_of(kind).evidence_against(rows.data, rows.law, seed=0)
+        evidence = pilot_of(kind).evidence_against(rows.data, rows.distribution, seed=0)
         assert np.isfinite(list(evidence.values())).all()
-        assert evidence == pilot_of(kind).evidence_against(rows.data, rows.law, seed=0)
+        assert evidence == pilot_of(kind).evidence_against(rows.data, rows.distribution, seed=0)
 
     def test_is_large_where_it_does_not(self) -> None:
         """What the hidden cause does swings with the instrument: only the moments hold."""
@@ -412,7 +416,7 @@ class TestEvidence:
         action = z + hidden
         outcome = action - 3.0 * np.cos(2.0 * z) * hidden + 0.3 * noise
         rows = gaussian_rows(outcome, action, z, np.ones(n), Z=z, X=x)
-        evidence = rows.fit().evidence_against(rows.data, rows.law, seed=0)
+        evidence = rows.fit().evidence_against(rows.data, rows.distribution, seed=0)
         assert max(evidence.values()) > 2.0 * LEAST_EVIDENCE
 
     def test_is_large_against_a_pilot_that_was_moved(self) -> None:
@@ -420,7 +424,7 @@ class TestEvidence:
         rows = linear_rows()
         pilot = rows.fit()
         moved = replace(pilot, values=pilot.values - 0.5 * rows.action[:, 0])
-        evidence = moved.evidence_against(rows.data, rows.law, seed=0)
+        evidence = moved.evidence_against(rows.data, rows.distribution, seed=0)
         assert max(evidence.values()) > 2.0 * LEAST_EVIDENCE
 
 

@@ -21,13 +21,12 @@ from sklearn.tree import DecisionTreeRegressor
 from dmliv import DMLIV
 from dmliv.data import TrainingData
 from dmliv.errors import InputError
-from dmliv.first_stage.base import Runtime
 from dmliv.first_stage.crossfit import FirstStage
-from dmliv.first_stage.laws import CategoricalLaw, MixtureLaw
+from dmliv.first_stage.distributions import CategoricalDistribution, MixtureDistribution
 from dmliv.learners import Learners
+from dmliv.parallel.runtime import Runtime
 from dmliv.problems import TicketDemand
 from dmliv.second_stage import regressor as module
-from dmliv.second_stage.base import action_vectors
 from dmliv.second_stage.regressor import RegressorStructural, RegressorStructuralModel
 
 MakeFirstStage = Callable[[TrainingData], FirstStage]
@@ -65,19 +64,19 @@ def recorded(model: RegressorStructuralModel) -> Any:
 
 
 def concentrated(data: TrainingData, first_stage: FirstStage) -> tuple[FirstStage, np.ndarray]:
-    """Return the first stage with laws at one action per row, and these actions."""
-    actions = action_vectors(data.action_spec, data.action).astype(np.float32)
+    """Return the first stage with distributions at one action per row, and these actions."""
+    actions = data.action_spec.vectors(data.action).astype(np.float32)
     tensor = torch.from_numpy(actions)
     n, width = actions.shape
     if data.action_spec.kind == "discrete":
-        return replace(first_stage, law=CategoricalLaw(tensor)), actions.astype(np.float64)
-    law = MixtureLaw(torch.ones(n, 1), tensor[:, None], torch.zeros(n, 1, width, width))
-    return replace(first_stage, law=law), actions.astype(np.float64)
+        return replace(first_stage, distribution=CategoricalDistribution(tensor)), actions.astype(np.float64)
+    distribution = MixtureDistribution(torch.ones(n, 1), tensor[:, None], torch.zeros(n, 1, width, width))
+    return replace(first_stage, distribution=distribution), actions.astype(np.float64)
 
 
 class TestFit:
     @pytest.mark.parametrize("regressor", [LinearRegression(), DecisionTreeRegressor(min_samples_leaf=4)])
-    def test_a_law_at_one_point_gives_the_plain_regressor(
+    def test_a_distribution_at_one_point_gives_the_plain_regressor(
         self, data: TrainingData, make_first_stage: MakeFirstStage, runtime: Runtime, regressor: Any
     ) -> None:
         first_stage, actions = concentrated(data, make_first_stage(data))
@@ -100,8 +99,8 @@ class TestFit:
         np.testing.assert_array_equal(seen.target_, np.repeat(first_stage.target, 400))
         np.testing.assert_allclose(seen.inputs_[:, :-1], np.repeat(features(data), 400, axis=0), atol=1e-9)
         draws = seen.inputs_[:, -1].reshape(len(data), 400)
-        mean = first_stage.law.mean()[:, 0].numpy()
-        # The law has standard deviation 0.5, so the mean of 400 draws has 0.025.
+        mean = first_stage.distribution.mean()[:, 0].numpy()
+        # The distribution has standard deviation 0.5, so the mean of 400 draws has 0.025.
         assert np.abs(draws.mean(axis=1) - mean).max() < 5 * 0.025
         np.testing.assert_allclose((draws - mean[:, None]).std(), 0.5, atol=0.01)
 
@@ -158,11 +157,11 @@ class TestDiscrete:
     ) -> None:
         weight = np.random.default_rng(3).uniform(0.5, 2.0, len(data))
         first_stage = make_first_stage(data)
-        assert isinstance(first_stage.law, CategoricalLaw)
+        assert isinstance(first_stage.distribution, CategoricalDistribution)
         heavy = replace(data, weight=weight)
         model = RegressorStructural(Recorder()).fit(heavy, first_stage, seed=0, runtime=runtime)
         seen = recorded(model)
-        probabilities = first_stage.law.probabilities.double().numpy()
+        probabilities = first_stage.distribution.probabilities.double().numpy()
         np.testing.assert_allclose(seen.weight_, (probabilities * weight[:, None]).reshape(-1))
         np.testing.assert_array_equal(seen.inputs_[:, -N_LEVELS:], np.tile(np.eye(N_LEVELS), (len(data), 1)))
         assert seen.min_samples_leaf == 4 * N_LEVELS
@@ -201,7 +200,7 @@ class TestModel:
         chunk_size: int,
     ) -> None:
         monkeypatch.setattr(module, "_CHUNK_SIZE", chunk_size)
-        actions = action_vectors(data.action_spec, data.action)[:7]
+        actions = data.action_spec.vectors(data.action)[:7]
         context = data.context.take(np.arange(11))
         grid = model.predict_grid(context, actions)
         assert grid.shape == (11, 7)
@@ -210,7 +209,7 @@ class TestModel:
 
     def test_no_rows(self, data: TrainingData, model: RegressorStructuralModel) -> None:
         nothing = data.context.take(np.empty(0, dtype=np.int64))
-        actions = action_vectors(data.action_spec, data.action)[:7]
+        actions = data.action_spec.vectors(data.action)[:7]
         assert model.predict(nothing, actions[:0]).shape == (0,)
         assert model.predict_grid(nothing, actions).shape == (0, 7)
         assert model.gradient(nothing, actions[:0]).shape == (0, actions.shape[1])
@@ -220,7 +219,7 @@ class TestModel:
     ) -> None:
         learner = RegressorStructural(LinearRegression())
         model = learner.fit(data, make_first_stage(data), seed=0, runtime=runtime)
-        actions = action_vectors(data.action_spec, data.action)
+        actions = data.action_spec.vectors(data.action)
         slope = recorded(model).coef_[-actions.shape[1] :]
         np.testing.assert_allclose(model.gradient(data.context, actions), np.tile(slope, (len(data), 1)))
 
@@ -233,7 +232,7 @@ class TestModel:
 
 class TestArguments:
     def test_needs_no_judging(self) -> None:
-        assert not RegressorStructural(LinearRegression()).needs_judging
+        assert not RegressorStructural(LinearRegression()).needs_validation
 
     @pytest.mark.parametrize("regressor", [LogisticRegression(), "forest", None])
     def test_not_a_regressor(self, regressor: Any) -> None:

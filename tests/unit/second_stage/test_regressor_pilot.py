@@ -16,11 +16,11 @@ from sklearn.preprocessing import SplineTransformer, StandardScaler
 
 from dmliv import CEDMLIV, DMLIV, InputError, load
 from dmliv.data import prepare
-from dmliv.first_stage.base import Runtime
-from dmliv.first_stage.laws import MixtureLaw
+from dmliv.first_stage.distributions import MixtureDistribution
 from dmliv.inference import Bootstrap
 from dmliv.kernels.process import ProcessSettings
 from dmliv.learners import Learners
+from dmliv.parallel.runtime import Runtime
 from dmliv.progress import SilentProgress
 from dmliv.second_stage.pilot_model import PilotedModel
 from dmliv.second_stage.regressor import RegressorStructuralModel
@@ -46,9 +46,11 @@ def fitted(regressor: Any, given: dict[str, Any], **options: Any) -> FittedRegre
     spec = data.action_spec
     mean = (given["Z"] + 0.5 * given["X"][:, 0] - spec.mean[0]) / spec.scale[0]
     factor = torch.full((N, 1, 1, 1), 1.0 / float(spec.scale[0]))
-    law = MixtureLaw(torch.ones(N, 1), torch.from_numpy(mean.reshape(N, 1, 1)).float(), factor)
+    distribution = MixtureDistribution(
+        torch.ones(N, 1), torch.from_numpy(mean.reshape(N, 1, 1)).float(), factor
+    )
     learner = RegressorPilot(regressor, settings=SMALL, **options)
-    return learner.fit(data, law, np.arange(N) % N_FOLDS, seed=0, runtime=RUNTIME)
+    return learner.fit(data, distribution, np.arange(N) % N_FOLDS, seed=0, runtime=RUNTIME)
 
 
 class TestTruth:
@@ -91,16 +93,22 @@ class TestFolds:
     def test_projection_is_the_mean_over_the_distribution(self) -> None:
         given = roles()
         pilot, data = fitted(LinearRegression(), given), prepare(**given)
-        law = MixtureLaw(torch.ones(N, 1), torch.zeros(N, 1, 1), 0.7 * torch.ones(N, 1, 1, 1))
+        distribution = MixtureDistribution(
+            torch.ones(N, 1), torch.zeros(N, 1, 1), 0.7 * torch.ones(N, 1, 1, 1)
+        )
         # Of a line it is the line at the mean.
         np.testing.assert_allclose(
-            pilot.project(data.context, law), pilot.model.predict(data.context, np.zeros((N, 1))), atol=1e-6
+            pilot.project(data.context, distribution),
+            pilot.model.predict(data.context, np.zeros((N, 1))),
+            atol=1e-6,
         )
 
     def test_no_answer_from_the_moments(self) -> None:
         given = roles()
-        law = MixtureLaw(torch.ones(N, 1), torch.zeros(N, 1, 1), torch.ones(N, 1, 1, 1))
-        assert fitted(LinearRegression(), given).evidence_against(prepare(**given), law, seed=0) == {}
+        distribution = MixtureDistribution(torch.ones(N, 1), torch.zeros(N, 1, 1), torch.ones(N, 1, 1, 1))
+        assert (
+            fitted(LinearRegression(), given).evidence_against(prepare(**given), distribution, seed=0) == {}
+        )
 
 
 class TestEstimators:

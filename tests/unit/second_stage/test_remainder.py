@@ -19,7 +19,6 @@ from dmliv.kernels.process import ProcessSettings
 from dmliv.learners import Learners, kernel, neural, paper_forest, paper_neural
 from dmliv.nets.images import ImageColumns
 from dmliv.nets.settings import NetworkSettings
-from dmliv.second_stage.base import action_vectors
 from dmliv.second_stage.linear import LinearStructural
 from dmliv.second_stage.network import NeuralStructural
 from dmliv.second_stage.pilot import ControlFunction
@@ -82,9 +81,9 @@ class TestRemainder:
         model = corrected.structural_model_
         assert model.remainder is not None
         assert corrected.first_stage_.outcome_model is not None
-        told = model.describe()
-        assert told["remainder_size"] > 0.0
-        assert told["remainder"] == model.remainder.describe()
+        details = model.describe()
+        assert details["remainder_size"] > 0.0
+        assert details["remainder"] == model.remainder.describe()
 
     def test_is_learned_where_the_moments_ask_for_it(self) -> None:
         """What the hidden cause does swings with the instrument."""
@@ -161,15 +160,15 @@ class FittedLine:
     model: LineModel
 
     def at(self, data: TrainingData) -> np.ndarray:
-        return self.model.predict(data.context, action_vectors(data.action_spec, data.action))
+        return self.model.predict(data.context, data.action_spec.vectors(data.action))
 
-    def evidence_against(self, data: TrainingData, law: Any, *, seed: int) -> dict[str, float]:
+    def evidence_against(self, data: TrainingData, distribution: Any, *, seed: int) -> dict[str, float]:
         """Return nothing: what this pilot leaves is learned in any case."""
-        del data, law, seed
+        del data, distribution, seed
         return {}
 
-    def project(self, context: Table, law: Any) -> np.ndarray:
-        return self.model.predict(context, law.mean().double().numpy())
+    def project(self, context: Table, distribution: Any) -> np.ndarray:
+        return self.model.predict(context, distribution.mean().double().numpy())
 
 
 @dataclass(frozen=True)
@@ -178,8 +177,10 @@ class LinePilot:
 
     slope: float
 
-    def fit(self, data: TrainingData, law: Any, fold: np.ndarray, *, seed: int, runtime: Any) -> FittedLine:
-        del data, law, fold, seed, runtime
+    def fit(
+        self, data: TrainingData, distribution: Any, fold: np.ndarray, *, seed: int, runtime: Any
+    ) -> FittedLine:
+        del data, distribution, fold, seed, runtime
         return FittedLine(LineModel(self.slope))
 
 

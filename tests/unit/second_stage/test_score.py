@@ -13,9 +13,9 @@ from scipy.special import logsumexp
 
 from dmliv.data import TrainingData
 from dmliv.first_stage.crossfit import FirstStage
-from dmliv.first_stage.laws import MixtureLaw
+from dmliv.first_stage.distributions import MixtureDistribution
 from dmliv.nets.heads import MixtureHead
-from dmliv.second_stage.score import law_log_density, nuisance_losses
+from dmliv.second_stage.score import distribution_log_density, nuisance_losses
 
 MakeFirstStage = Callable[[TrainingData], FirstStage]
 
@@ -25,23 +25,23 @@ def test_log_density_equals_scipy(dimension: int) -> None:
     head = MixtureHead(3, dimension)
     rng = np.random.default_rng(0)
     raw = torch.from_numpy(rng.standard_normal((20, head.width))).float()
-    law = MixtureLaw.from_parameters(head.parameters(raw))
+    distribution = MixtureDistribution.from_parameters(head.parameters(raw))
     action = rng.standard_normal((20, dimension))
     expected = [
         logsumexp(
             [
                 stats.multivariate_normal.logpdf(
                     action[row],
-                    law.means[row, g].double().numpy(),
-                    (law.factors[row, g] @ law.factors[row, g].T).double().numpy(),
+                    distribution.means[row, g].double().numpy(),
+                    (distribution.factors[row, g] @ distribution.factors[row, g].T).double().numpy(),
                 )
                 for g in range(3)
             ],
-            b=law.weights[row].double().numpy(),
+            b=distribution.weights[row].double().numpy(),
         )
         for row in range(20)
     ]
-    density = law_log_density(law, torch.from_numpy(action).float())
+    density = distribution_log_density(distribution, torch.from_numpy(action).float())
     np.testing.assert_allclose(density.numpy(), expected, rtol=1e-3, atol=1e-3)
 
 
@@ -65,7 +65,7 @@ class TestNuisanceLosses:
     def test_action_losses(self, data: TrainingData, make_first_stage: MakeFirstStage) -> None:
         stage = make_first_stage(data)
         losses = nuisance_losses(data, stage)
-        mean = stage.law.mean().double().numpy()
+        mean = stage.distribution.mean().double().numpy()
         if data.action_spec.kind == "discrete":
             own = mean[np.arange(len(data)), data.action]
             assert losses["action_nll"] == pytest.approx(-np.log(own).mean(), rel=1e-5)
@@ -92,6 +92,6 @@ class TestNuisanceLosses:
     ) -> None:
         stage = make_first_stage(data)
         wrong = torch.eye(3)[torch.from_numpy((data.action + 1) % 3)]
-        losses = nuisance_losses(data, replace(stage, law=type(stage.law)(wrong)))  # type: ignore[call-arg]
+        losses = nuisance_losses(data, replace(stage, distribution=type(stage.distribution)(wrong)))  # type: ignore[call-arg]
         assert np.isfinite(losses["action_nll"])
         assert losses["action_accuracy"] == 0.0

@@ -40,10 +40,11 @@ is wrong are in :mod:`dmliv.problems.suite.violations`.
 from types import MappingProxyType
 from typing import Final
 
-from dmliv.problems.suite.base import SuiteProblem
 from dmliv.problems.suite.choices import EncouragedTraining, PriceAndPromotion, ThreeClinics
 from dmliv.problems.suite.jumpy import CrowdedRoad, SteppedTariff, StoreChain
 from dmliv.problems.suite.periodic import PeakHours, SeasonalSales, WavyResponse
+from dmliv.problems.suite.pieces import SuiteProblem
+from dmliv.problems.suite.shares import instrument_share, strength_for_share, with_instrument_share
 from dmliv.problems.suite.smooth import (
     HeavyTailedReturns,
     SaturatingDose,
@@ -51,7 +52,6 @@ from dmliv.problems.suite.smooth import (
     UShapedLoad,
     WeakNudge,
 )
-from dmliv.problems.suite.strength import instrument_share, strength_for_share, with_instrument_share
 from dmliv.problems.suite.violations import (
     VIOLATIONS,
     VIOLATIONS_REPORTED_ONLY,

@@ -8,14 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from dmliv.data import FloatArray
-from dmliv.problems.suite.base import Rows, SuiteProblem
+from dmliv.problems.suite.pieces import Rows, SuiteProblem
 
 
 @dataclass(frozen=True)
 class ThreeClinics(SuiteProblem):
     """Three treatments; the clinic favours one of them, and doctors see a hidden illness.
 
-    With x1, x2 ~ U(-1, 1), tastes from Gumbel's law and noise that is bad where u is high::
+    With x1, x2 ~ U(-1, 1), tastes from Gumbel's distribution and noise that is bad where u is high::
 
         T  = argmax of 2 strength [the clinic favours it] + taste + u (0 for none, 1 for drug, 2 for surgery)
         h0 = 0 (none),  1.3 + x2 (drug),  2 [x1 > 0] (surgery),  plus 0.4 x1

@@ -9,7 +9,7 @@ import numpy as np
 
 from dmliv.data import FloatArray
 from dmliv.errors import InputError
-from dmliv.problems.suite.base import Rows, SuiteProblem, student_noise
+from dmliv.problems.suite.pieces import Rows, SuiteProblem, student_noise
 
 
 @dataclass(frozen=True)

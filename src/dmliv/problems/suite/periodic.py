@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from dmliv.data import FloatArray
-from dmliv.problems.suite.base import Rows, SuiteProblem
+from dmliv.problems.suite.pieces import Rows, SuiteProblem
 
 
 @dataclass(frozen=True)

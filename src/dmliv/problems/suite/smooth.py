@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from dmliv.data import FloatArray
-from dmliv.problems.suite.base import Rows, SuiteProblem, student_noise
+from dmliv.problems.suite.pieces import Rows, SuiteProblem, student_noise
 
 
 @dataclass(frozen=True)

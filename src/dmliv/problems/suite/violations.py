@@ -34,7 +34,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from dmliv.data import FloatArray
-from dmliv.problems.suite.base import Rows, SuiteProblem
+from dmliv.problems.suite.pieces import Rows, SuiteProblem
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,8 @@ class HiddenTypes(SuiteProblem):
         shared = 0.8 u + 0.8, all divided by its root mean square
         h0     = (0.5 x1 - 0.9) T + 0.8 x2 x3
 
-    The law of the action given context and instrument is a mixture whose two parts mean different noise.
+    The distribution of the action given context and instrument is a mixture whose two parts mean different
+    noise.
     """
 
     name: ClassVar[str] = "hidden-types"

@@ -1,0 +1,209 @@
+"""The two roads of ``dmliv fit``: a table in memory, or rows that stream from files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from dmliv.cli.inputs_outputs import warn
+from dmliv.cli.texts import fit_warnings, show_columns, show_fit
+from dmliv.data import ActionKind, IVData, ParquetRows, TrainingData, csv_as_parquet, files, prepare
+from dmliv.data.parquet import scan
+from dmliv.diagnostics.strength import instrument_strength
+from dmliv.errors import InputError
+from dmliv.estimators import can_stream, fit_parquet
+from dmliv.estimators.base import CounterfactualEstimator
+from dmliv.nets.settings import LARGE_ROWS
+from dmliv.progress import BarProgress
+
+_MEGABYTE = 1e6
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """What a person asked for.
+
+    Attributes
+    ----------
+    data : Path
+        A file, or a folder of Parquet files.
+    roles : dict of str to list of str
+        Columns by role.
+    output : Path
+        Where the model goes; beside it there is room for parts of a large file.
+    options : dict
+        Of the estimator's ``fit``.
+    intervals : bool or None
+        Whether intervals were asked for; None for no word about them.
+    seed : int
+    drop_missing : bool
+    delimiter : str or None
+    stream_above : float
+        Megabytes beyond which a CSV file is read in parts.
+    pilot : bool or None
+        Whether a pilot was asked for; None for no word about it.
+    """
+
+    data: Path
+    roles: dict[str, list[str]]
+    output: Path
+    options: dict[str, Any]
+    intervals: bool | None
+    seed: int
+    drop_missing: bool
+    delimiter: str | None
+    stream_above: float
+    pilot: bool | None = None
+
+    def single(self, role: str) -> str | None:
+        """Return the only column of a role, or None."""
+        return (*self.roles[role], None)[0]
+
+
+def fit_and_show(console: Console, estimator: CounterfactualEstimator, request: FitRequest) -> None:
+    """Fit an estimator, show what was read and how well it fits, and warn where it should not be trusted.
+
+    Raises
+    ------
+    InputError
+        If the rows cannot be used, or an option is of no use for rows that stream.
+    """
+    try:
+        if request.data.is_dir():
+            _refuse_unstreamable(request, "a folder of Parquet files", "leave it out")
+            sample = _fit_parts(console, estimator, request, request.data)
+        elif _is_large(estimator, request):
+            sample = _fit_large_csv(console, estimator, request)
+        else:
+            sample = _fit_table(console, estimator, request)
+    except np.linalg.LinAlgError as error:
+        raise InputError(
+            f"Expected columns that a regression can be solved with, got {str(error).lower()}; look for "
+            "columns that hold almost one value, or extremely large or small ones."
+        ) from error
+    strength = instrument_strength(sample, seed=request.seed, progress=BarProgress())
+    show_fit(console, estimator, strength)
+    warn(fit_warnings(sample, estimator, strength))
+
+
+def _is_large(estimator: CounterfactualEstimator, request: FitRequest) -> bool:
+    path = request.data
+    if not path.is_file() or files.file_format(path) != "CSV":
+        return False
+    return path.stat().st_size > request.stream_above * _MEGABYTE and can_stream(estimator)
+
+
+def _fit_table(console: Console, estimator: Any, request: FitRequest) -> TrainingData:
+    """Fit to a table in memory; return its rows."""
+    roles, options = request.roles, dict(request.options)
+    table = files.read_columns(request.data, roles, delimiter=request.delimiter)
+    if request.drop_missing:
+        table, dropped = files.drop_missing(table)
+        _show_dropped(console, dropped)
+    cluster = request.single("cluster")
+    if cluster:
+        options["cluster"] = table.column(cluster).to_numpy()
+    rows = IVData.from_frame(
+        table,
+        outcome=roles["outcome"][0],
+        action=roles["action"],
+        instrument=roles["instrument"],
+        context=roles["context"],
+        weight=request.single("weight"),
+        control=roles["control"],
+    )
+    # A frame keeps the name of its column, which a single Arrow column has not.
+    taken = table.select(roles["action"])
+
+    def prepared() -> TrainingData:
+        # Made when it is needed: held beside the rows of a fit it would be one copy of many rows too many.
+        return prepare(
+            rows.Y,
+            taken,
+            Z=rows.Z,
+            X=rows.X,
+            W=rows.W,
+            sample_weight=rows.sample_weight,
+            action_kind=estimator.action_kind,
+        )
+
+    show_columns(console, prepared(), roles["outcome"][0])
+    estimator.fit(rows.Y, taken, Z=rows.Z, X=rows.X, W=rows.W, sample_weight=rows.sample_weight, **options)
+    return prepared()
+
+
+def _fit_large_csv(console: Console, estimator: CounterfactualEstimator, request: FitRequest) -> TrainingData:
+    """Fit to a CSV file that is read in parts; return a sample of its rows."""
+    _refuse_unstreamable(
+        request,
+        f"a CSV file above {request.stream_above:g} MB",
+        "leave it out, or raise --stream-above to hold the table in memory",
+    )
+    with csv_as_parquet(
+        request.data,
+        {role: names for role, names in request.roles.items() if role not in ("control", "cluster")},
+        place=request.output.absolute().parent,
+        progress=BarProgress(),
+        delimiter=request.delimiter,
+        dropping=request.drop_missing,
+    ) as written:
+        if request.drop_missing:
+            _show_dropped(console, written.n_dropped)
+        return _fit_parts(console, estimator, request, written.folder, label=request.data.name)
+
+
+def _fit_parts(
+    console: Console,
+    estimator: CounterfactualEstimator,
+    request: FitRequest,
+    folder: Path,
+    label: str | None = None,
+) -> TrainingData:
+    """Fit to rows that stream from a folder of Parquet files; return a sample of them."""
+    roles = request.roles
+    rows = ParquetRows(
+        folder,
+        outcome=roles["outcome"][0],
+        action=roles["action"],
+        instrument=roles["instrument"],
+        context=roles["context"],
+        weight=request.single("weight"),
+        label=label,
+    )
+    kind: ActionKind = getattr(estimator, "action_kind", "auto")
+    found = scan(rows, LARGE_ROWS, kind, min_rows=2, seed=request.seed, progress=BarProgress())
+    sample = found.sample
+    source = f"{len(rows.files):,} files" if label is None else "a large file, read in parts"
+    console.print(f"{rows.n_rows:,} rows in {source}. In a sample of them:")
+    show_columns(console, sample, rows.outcome)
+    fit_parquet(estimator, rows, progress=BarProgress())
+    if request.options and request.intervals is None:
+        advice = "fit one file" if label is None else "raise --stream-above"
+        warn(
+            [
+                "This model has no intervals: they are not learned from rows that stream. "
+                f"To have them, {advice} or draw a sample of the rows."
+            ]
+        )
+    return sample
+
+
+def _refuse_unstreamable(request: FitRequest, source: str, advice: str) -> None:
+    given = {
+        "--control": bool(request.roles["control"]),
+        "--cluster": bool(request.roles["cluster"]),
+        "--intervals": bool(request.intervals),
+        "--pilot": bool(request.pilot),
+        "--drop-missing": request.drop_missing and request.data.is_dir(),
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise InputError(f"Expected no {name} with {source}, got it; {advice}.")
+
+
+def _show_dropped(console: Console, dropped: int) -> None:
+    console.print(f"{dropped:,} rows with missing values left out.")

@@ -1,0 +1,161 @@
+"""What diagnostics say: findings with a verdict and a meaning each, printable and as a frame."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from matplotlib.figure import Figure
+
+from dmliv.data.savable import savable
+from dmliv.diagnostics.contexts import ContextCell, strength_figure
+from dmliv.diagnostics.folds import FoldLoss
+from dmliv.diagnostics.strength import InstrumentStrength
+from dmliv.errors import InputError, listed
+
+Verdict = Literal["fine", "warning", "note", "not testable"]
+
+_WIDTH = 100
+_SHOWN_CELLS = 5
+
+
+@savable
+@dataclass(frozen=True)
+class Finding:
+    """One number about a fit, and what to make of it.
+
+    Attributes
+    ----------
+    key : str
+        Short name to ask for it by.
+    name : str
+    value : float
+        Not a number where it cannot be computed.
+    threshold : float
+        Where the warning starts; not a number where there is none.
+    verdict : {"fine", "warning", "note", "not testable"}
+        A note is no defect, but good to know.
+    meaning : str
+        One sentence in plain words.
+    advice : str
+        What to do about a warning; empty for other verdicts.
+    """
+
+    key: str
+    name: str
+    value: float
+    threshold: float
+    verdict: Verdict
+    meaning: str
+    advice: str = ""
+
+
+@savable
+@dataclass(frozen=True)
+class Diagnostics:
+    """Diagnostics of a fit; ``print`` shows them.
+
+    Attributes
+    ----------
+    findings : tuple of Finding
+    strength : InstrumentStrength
+    cells : tuple of ContextCell
+        Strength of the instrument by groups of contexts, the weakest first.
+    fold_losses : tuple of FoldLoss
+    n_rows : int
+        Rows that counted in the fit.
+    """
+
+    findings: tuple[Finding, ...]
+    strength: InstrumentStrength
+    cells: tuple[ContextCell, ...]
+    fold_losses: tuple[FoldLoss, ...]
+    n_rows: int
+
+    def __getitem__(self, key: str) -> Finding:
+        """Return the finding of a key."""
+        for finding in self.findings:
+            if finding.key == key:
+                return finding
+        raise InputError(
+            f"Expected the key of a finding, got {key!r}; there are "
+            f"{listed((finding.key for finding in self.findings), 20)}."
+        )
+
+    @property
+    def warnings(self) -> list[str]:
+        """One sentence for every finding that crosses its threshold."""
+        return [
+            f"{finding.name} is {_shown(finding.value)} (warning at {_shown(finding.threshold)}): "
+            f"{finding.advice}"
+            for finding in self.findings
+            if finding.verdict == "warning"
+        ]
+
+    def to_frame(self) -> Any:
+        """Return a pandas frame with key, name, value, threshold, verdict and meaning."""
+        columns = ("key", "name", "value", "threshold", "verdict", "meaning")
+        return _frame(columns, [[getattr(each, name) for name in columns] for each in self.findings])
+
+    def contexts_frame(self) -> Any:
+        """Return a pandas frame with the strength of the instrument in every group of contexts."""
+        columns = ("column", "group", "row_share", "explained", "projected_f", "is_weak")
+        return _frame(columns, [[getattr(each, name) for name in columns] for each in self.cells])
+
+    def folds_frame(self) -> Any:
+        """Return a pandas frame with the held-out losses of every fold."""
+        columns = ("fold", "n_rows", "action", "outcome")
+        return _frame(columns, [[getattr(each, name) for name in columns] for each in self.fold_losses])
+
+    def contexts_figure(self) -> Figure:
+        """Draw the strength of the instrument in the weakest groups of contexts."""
+        return strength_figure(self.cells)
+
+    def __str__(self) -> str:
+        lines = [f"Diagnostics of a fit on {self.n_rows:,} rows", ""]
+        name_width = max(len(finding.name) for finding in self.findings)
+        lines.append(f"{'':<{name_width}}  {'value':>9}  {'warns at':>9}  verdict")
+        for finding in self.findings:
+            threshold = "" if math.isnan(finding.threshold) else _shown(finding.threshold)
+            lines.append(
+                f"{finding.name:<{name_width}}  {_shown(finding.value):>9}  {threshold:>9}  {finding.verdict}"
+            )
+        weak = [cell for cell in self.cells if cell.is_weak]
+        if weak:
+            lines += ["", "Contexts in which the instrument is weak (share of rows, explained share, F)"]
+            lines += [
+                f"  {cell.column} {cell.group}: {cell.row_share:.0%}, {cell.explained:.1%}, "
+                f"{cell.projected_f:.1f}"
+                for cell in weak[:_SHOWN_CELLS]
+            ]
+            if len(weak) > _SHOWN_CELLS:
+                lines.append(f"  ... and {len(weak) - _SHOWN_CELLS} more")
+        lines += ["", "Warnings" if self.warnings else "No warnings."]
+        for warning in self.warnings:
+            lines += textwrap.wrap(warning, _WIDTH, initial_indent="- ", subsequent_indent="  ")
+        lines += ["", "What the numbers mean"]
+        for finding in self.findings:
+            text = f"{finding.name}: {finding.meaning}"
+            lines += textwrap.wrap(text, _WIDTH, initial_indent="- ", subsequent_indent="  ")
+        return "\n".join(lines)
+
+
+def _shown(value: float) -> str:
+    if math.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 100.0 else f"{value:.3g}"
+
+
+def _frame(columns: Sequence[str], rows: list[list[Any]]) -> Any:
+    try:
+        # Only frames need pandas, which is no requirement of the package.
+        import pandas as pd  # noqa: PLC0415
+    except ImportError as error:
+        raise InputError(
+            "Expected pandas to make a frame, got an environment without it; install pandas, or read the "
+            "attributes findings, cells and fold_losses."
+        ) from error
+    return pd.DataFrame(rows, columns=list(columns))
