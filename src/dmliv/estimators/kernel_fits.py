@@ -161,7 +161,7 @@ def fit_learned(
         action_blocks=inputs.action.blocks,
         context=inputs.context.columns,
         context_blocks=inputs.context.blocks,
-        means=means,
+        means=means.at,
         target=data.outcome,
         outcome=data.outcome,
         weight=data.weight,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dmliv.data import TrainingData
-from dmliv.first_stage.distributions import ActionDistribution, distribution_at
+from dmliv.first_stage.distributions import ActionDistribution
 from dmliv.first_stage.exogenous import ExogenousEncoder
 from dmliv.first_stage.nuisances import Exogenous, IntArray
 from dmliv.nets.columns import Columns
@@ -83,7 +83,7 @@ class Block:
             self.part.index_select(0, rows),
             None if self.weight is None else self.weight.index_select(0, rows),
             None if self.target is None else self.target.index_select(0, rows),
-            None if self.distribution is None else distribution_at(self.distribution, rows),
+            None if self.distribution is None else self.distribution.take(rows),
         )
 
 

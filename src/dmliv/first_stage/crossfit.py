@@ -13,7 +13,7 @@ from joblib import Parallel, delayed
 from dmliv.data import TrainingData
 from dmliv.data.savable import savable
 from dmliv.errors import InputError
-from dmliv.first_stage.distributions import ActionDistribution, assemble, distribution_at
+from dmliv.first_stage.distributions import ActionDistribution, assemble
 from dmliv.first_stage.nuisances import (
     ActionLearner,
     ActionModel,
@@ -120,13 +120,13 @@ def first_stage_at(first_stage: FirstStage, rows: IntArray) -> FirstStage:
             np.flatnonzero(np.isin(rows, split.fit_rows)),
             np.flatnonzero(np.isin(rows, split.validation_rows)),
             split.target[rows],
-            distribution_at(split.distribution, index),
+            split.distribution.take(index),
         )
 
     return replace(
         first_stage,
         target=first_stage.target[rows],
-        distribution=distribution_at(first_stage.distribution, index),
+        distribution=first_stage.distribution.take(index),
         fold=first_stage.fold[rows],
         splits=tuple(split_at(split) for split in first_stage.splits),
         pilot=None,

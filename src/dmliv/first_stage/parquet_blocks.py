@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,12 +18,16 @@ from torch import Tensor
 
 from dmliv.data import FloatArray, Table, TrainingData, read_outcome
 from dmliv.data.parquet import ParquetRows, RowGroup, Scan, hashed_parts
+from dmliv.data.savable import saving_of
 from dmliv.errors import InputError
 from dmliv.first_stage.blocks import Block, sample_encoder
-from dmliv.first_stage.distributions import ActionDistribution, CategoricalDistribution, MixtureDistribution
+from dmliv.first_stage.distributions import ActionDistribution, concatenated
 from dmliv.first_stage.exogenous import ExogenousEncoder
 from dmliv.nets.columns import Columns
 from dmliv.nets.device import on_device
+
+# Key of the schema's metadata that says which action distribution a file holds.
+_DISTRIBUTION = b"distribution"
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +152,7 @@ def joined(blocks: list[Block]) -> Block:
     def columns(parts: list[Columns]) -> Columns:
         return Columns(torch.cat([part.numeric for part in parts]), torch.cat([part.codes for part in parts]))
 
+    distributions = [block.distribution for block in blocks if block.distribution is not None]
     return Block(
         columns([block.context for block in blocks]),
         columns([block.instrument for block in blocks]),
@@ -155,26 +161,7 @@ def joined(blocks: list[Block]) -> Block:
         torch.cat([block.part for block in blocks]),
         together([block.weight for block in blocks]),
         together([block.target for block in blocks]),
-        _joined_distributions([block.distribution for block in blocks if block.distribution is not None]),
-    )
-
-
-def _joined_distributions(distributions: list[ActionDistribution]) -> ActionDistribution | None:
-    if mixtures := [
-        distribution for distribution in distributions if isinstance(distribution, MixtureDistribution)
-    ]:
-        return MixtureDistribution(
-            torch.cat([distribution.weights for distribution in mixtures]),
-            torch.cat([distribution.means for distribution in mixtures]),
-            torch.cat([distribution.factors for distribution in mixtures]),
-        )
-    classes = [
-        distribution for distribution in distributions if isinstance(distribution, CategoricalDistribution)
-    ]
-    return (
-        CategoricalDistribution(torch.cat([distribution.probabilities for distribution in classes]))
-        if classes
-        else None
+        concatenated(distributions) if distributions else None,
     )
 
 
@@ -187,7 +174,7 @@ class Prediction:
     fold : ndarray of int, shape (n,)
     target : ndarray, shape (n,)
         In standardised units.
-    distribution : MixtureDistribution or CategoricalDistribution
+    distribution : ActionDistribution
     """
 
     fold: npt.NDArray[np.int64]
@@ -199,9 +186,9 @@ class Prediction:
 class NuisanceFiles:
     """A folder with one file of predictions per file of rows, of the same name and with the same row groups.
 
-    Columns are ``fold``, ``target`` (the outcome model, standardised) and the distribution of the action: for
-    a mixture ``distribution_weights``, ``distribution_means`` and ``distribution_factors``, else
-    ``distribution_probabilities``; each holds a list of numbers per row.
+    Columns are ``fold``, ``target`` (the outcome model, standardised) and those of the distribution of the
+    action, such as ``distribution_weights``; each of these holds a list of numbers per row. The metadata of
+    the schema say which distribution it is, and the shapes of its tensors.
 
     Attributes
     ----------
@@ -248,28 +235,27 @@ class NuisanceFiles:
                 f"{len(table)}; the files have changed since, so fit again."
             )
         target = on_device(table.column("target").to_numpy().copy(), device)
-        if "distribution_probabilities" in table.column_names:
-            return target, CategoricalDistribution(_matrix(table, "distribution_probabilities", device))
-        weights = _matrix(table, "distribution_weights", device)
-        n_components = weights.shape[1]
-        means = _matrix(table, "distribution_means", device).view(len(table), n_components, -1)
-        width = means.shape[-1]
-        factors = _matrix(table, "distribution_factors", device).view(len(table), n_components, width, width)
-        return target, MixtureDistribution(weights, means, factors)
+        described = json.loads(table.schema.metadata[_DISTRIBUTION])
+        saving = saving_of(described["class"])
+        if saving is None:
+            raise TypeError(f"Expected a savable action distribution, got {described['class']}.")
+        columns = {
+            name: _tensor(table, f"distribution_{name}", shape, device)
+            for name, shape in described["shapes"].items()
+        }
+        distribution: ActionDistribution = saving.cls.from_columns(columns)
+        return target, distribution
 
 
 def _as_table(prediction: Prediction) -> pa.Table:
     columns = {"fold": pa.array(prediction.fold.astype(np.int16)), "target": pa.array(prediction.target)}
-    distribution = prediction.distribution
-    if isinstance(distribution, MixtureDistribution):
-        columns |= {
-            "distribution_weights": _lists(distribution.weights),
-            "distribution_means": _lists(distribution.means),
-            "distribution_factors": _lists(distribution.factors),
-        }
-    elif isinstance(distribution, CategoricalDistribution):
-        columns["distribution_probabilities"] = _lists(distribution.probabilities)
-    return pa.table(columns)
+    parts = prediction.distribution.columns()
+    columns |= {f"distribution_{name}": _lists(values) for name, values in parts.items()}
+    described = {
+        "class": type(prediction.distribution).__name__,
+        "shapes": {name: list(values.shape[1:]) for name, values in parts.items()},
+    }
+    return pa.table(columns).replace_schema_metadata({_DISTRIBUTION: json.dumps(described)})
 
 
 def _lists(values: Tensor) -> pa.FixedSizeListArray:
@@ -277,7 +263,6 @@ def _lists(values: Tensor) -> pa.FixedSizeListArray:
     return pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), flat.shape[1])
 
 
-def _matrix(table: pa.Table, name: str, device: torch.device) -> Tensor:
-    column = table.column(name).combine_chunks()
-    flat = column.flatten().to_numpy(zero_copy_only=False)
-    return on_device(flat.reshape(len(table), -1).copy(), device)
+def _tensor(table: pa.Table, name: str, shape: list[int], device: torch.device) -> Tensor:
+    flat = table.column(name).combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return on_device(flat.reshape(len(table), *shape).copy(), device)

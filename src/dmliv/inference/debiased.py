@@ -18,6 +18,7 @@ question.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -27,11 +28,11 @@ from dmliv.data.savable import savable
 from dmliv.errors import InputError
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.distributions import ActionDistribution
-from dmliv.first_stage.embeddings import NodeMeans
 from dmliv.first_stage.nuisances import Exogenous
 from dmliv.inference.functionals import Band, Functional
 from dmliv.inference.landmarks import KernelLandmarks
 from dmliv.kernels.features import LandmarkFeatures, chunks, gaussian_kernel
+from dmliv.kernels.projected import ActionMeans
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
 from dmliv.parallel.runtime import Runtime
@@ -140,7 +141,8 @@ class Debiased:
         scores = _Scores.empty(width, cluster)
         with runtime.progress.stage("debiasing", n_folds) as advance:
             for fold, member in enumerate(first_stage.fold_members):
-                means = NodeMeans(_distribution_of_member(first_stage, exogenous, member), _POINTS)
+                of_member = _distribution_of_member(first_stage, exogenous, member)
+                means = partial(of_member.node_means, n_points=_POINTS)
                 outside = rows[first_stage.fold[rows] != fold]
                 if len(outside) > _MOMENT_ROWS:
                     outside = np.sort(generator.choice(outside, _MOMENT_ROWS, replace=False))
@@ -160,7 +162,7 @@ class Debiased:
         return SeriesUncertainty(landmarks.encoder, landmarks.features, moment, covariance, *sizes)
 
     def _weigher(
-        self, landmarks: KernelLandmarks, data: TrainingData, means: NodeMeans, rows: IntArray, noise: float
+        self, landmarks: KernelLandmarks, data: TrainingData, means: ActionMeans, rows: IntArray, noise: float
     ) -> FloatArray:
         """Return the matrix that turns projected features and a functional's features into q.
 

@@ -84,5 +84,5 @@ class KernelLandmarks:
         rows : ndarray of int, shape (n,)
         """
         landmarks = self.features.landmarks[:, : self.action_width]
-        by_action = means.at(rows, landmarks, self.features.scales[: self.action_width])
+        by_action = means(rows, landmarks, self.features.scales[: self.action_width])
         return self.features.project(by_action, self.encoder.standardised(context))

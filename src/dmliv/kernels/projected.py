@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -26,12 +25,9 @@ from dmliv.progress import Advance, ProgressReporter
 _ACTION_START = 16.0
 
 
-class ActionMeans(Protocol):
-    """The mean of an action's kernel with landmark actions, given each row's context and instrument."""
-
-    def at(self, rows: IntArray, landmarks: FloatArray, scales: FloatArray) -> FloatArray:
-        """Return E[k(A, landmark)] for rows (n,) and landmark actions (m, d), shape (n, m)."""
-        ...
+ActionMeans = Callable[[IntArray, FloatArray, FloatArray], FloatArray]
+"""Kernel mean embedding of the action given context and instrument: E[k(A, landmark)], shape (n, m), of rows
+(n,), landmark actions (m, d) and the kernel's scales (d,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,8 +132,7 @@ class ProjectedProblem:
         width = self.action.shape[1]
         landmarks, scales = fitted.features.landmarks[:, :width], fitted.features.scales[:width]
         parts = [
-            fitted.features.project(self.means.at(part, landmarks, scales), self.context[part])
-            @ fitted.weights
+            fitted.features.project(self.means(part, landmarks, scales), self.context[part]) @ fitted.weights
             for part in (rows[chunk] for chunk in chunks(len(rows)))
         ]
         return np.concatenate([np.empty(0), *parts])
@@ -189,7 +184,7 @@ class ProjectedProblem:
             if len(part) == len(rows) and key in known:
                 means = known[key]
             else:
-                means = self.means.at(part, landmarks, scales)
+                means = self.means(part, landmarks, scales)
                 if len(part) == len(rows):
                     known[key] = means
             return features.project(means, self.context[part])

@@ -13,7 +13,7 @@ from dmliv.data import FloatArray, IntArray, TrainingData
 from dmliv.data.savable import savable
 from dmliv.errors import InputError
 from dmliv.first_stage.crossfit import FirstStage
-from dmliv.first_stage.distributions import Nodes, evaluation_nodes
+from dmliv.first_stage.distributions import Nodes
 from dmliv.parallel.runtime import Runtime
 from dmliv.second_stage.regressor import (
     RegressorStructuralModel,
@@ -110,7 +110,7 @@ class ProjectedBoosting:
         order = np.random.default_rng(split_seed).permutation(np.flatnonzero(data.weight > 0.0))
         held_out = np.sort(order[: int(self.validation_fraction * len(order))])
         if len(held_out):
-            exact = evaluation_nodes(distribution, row_indices(distribution, held_out), _HELD_OUT_POINTS)
+            exact = distribution.evaluation_nodes(row_indices(distribution, held_out), _HELD_OUT_POINTS)
             judge = _Judge(_Points.at(exact, held_out, encoder, data, first_stage), self.patience)
             kept = points.take(np.setdiff1d(rows, held_out))
             with runtime.progress.stage("structural model: rounds", self.n_rounds) as advance:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -10,7 +11,6 @@ from dmliv.data import ActionSpec, FloatArray, Table, TableSchema, TrainingData
 from dmliv.data.savable import savable
 from dmliv.errors import InputError
 from dmliv.first_stage.crossfit import FirstStage
-from dmliv.first_stage.embeddings import KernelMeans
 from dmliv.kernels.features import KernelFeatures, chunks
 from dmliv.kernels.projected import ProjectedProblem
 from dmliv.kernels.ridge import PENALTIES, SEARCH_ROWS, regression_scales
@@ -114,7 +114,7 @@ class KernelStructural:
             action_blocks=action_blocks(data.action_spec),
             context=encoder.standardised(data.context),
             context_blocks=column_blocks(encoder),
-            means=KernelMeans(first_stage.distribution, self.n_points),
+            means=partial(first_stage.distribution.kernel_means, n_points=self.n_points),
             target=first_stage.target,
             outcome=data.outcome,
             weight=data.weight,

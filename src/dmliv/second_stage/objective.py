@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dmliv.data import FloatArray, IntArray, Table, TrainingData
 from dmliv.first_stage.crossfit import ValidationSplit
-from dmliv.first_stage.distributions import ActionDistribution, Nodes, assemble, evaluation_nodes
+from dmliv.first_stage.distributions import ActionDistribution, Nodes, assemble
 from dmliv.nets.columns import Columns
 from dmliv.nets.randomness import Draws
 from dmliv.nets.settings import LARGE_ROWS
@@ -153,16 +153,14 @@ class ProjectedLoss:
         if members is not None:
             net, inputs, offset = net.subset(members), inputs.subset(members), offset[members]
         distribution_rows = rows + offset
-        n_nodes = evaluation_nodes(
-            self._distribution, distribution_rows[:, :1], _EVALUATION_POINTS
-        ).weights.shape[-1]
+        n_nodes = self._distribution.n_nodes(_EVALUATION_POINTS)
         most = _EVALUATION_ROWS if rows.shape[1] <= _MANY_ROWS else _EVALUATION_ROWS_OF_MANY
         step = max(1, most // (rows.shape[0] * n_nodes))
         parts = []
         for part, distribution_part in zip(
             torch.split(rows, step, dim=1), torch.split(distribution_rows, step, dim=1), strict=True
         ):
-            nodes = evaluation_nodes(self._distribution, distribution_part, _EVALUATION_POINTS)
+            nodes = self._distribution.evaluation_nodes(distribution_part, _EVALUATION_POINTS)
             values = inputs.values(net, part, nodes.actions)
             parts.append((nodes.weights * values).sum(-1))
         return torch.cat(parts, dim=1)

@@ -19,7 +19,7 @@ from dmliv.data import FloatArray, IntArray, Table, TrainingData
 from dmliv.data.savable import savable
 from dmliv.errors import InputError
 from dmliv.first_stage.blocks import data_at, sample_rows
-from dmliv.first_stage.distributions import ActionDistribution, distribution_at
+from dmliv.first_stage.distributions import ActionDistribution
 from dmliv.kernels.additive import Inputs, Term
 from dmliv.kernels.evidence import Control, Rows, Searched, whitening
 from dmliv.kernels.features import chunks
@@ -203,7 +203,7 @@ class ControlFunction:
             sample = sample_rows(len(data), self.most_rows)
             data, distribution, fold = (
                 data_at(data, sample),
-                distribution_at(distribution, torch.from_numpy(sample)),
+                distribution.take(torch.from_numpy(sample)),
                 fold[sample],
             )
         action = data.action_spec.vectors(data.action)

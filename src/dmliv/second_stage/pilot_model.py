@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from dmliv.data import FloatArray, IntArray, Table
 from dmliv.data.savable import savable
 from dmliv.first_stage.distributions import ActionDistribution
-from dmliv.first_stage.embeddings import KernelMeans
 from dmliv.kernels.additive import AdditiveKernel, Inputs, Pair, TermMatrix
 from dmliv.kernels.block_index import BlockIndex
 from dmliv.nets.encoding import TableEncoder
@@ -195,7 +195,7 @@ class PilotSpace:
         """
         mean, nothing = distribution.mean()[rows].cpu().double().numpy(), np.empty((len(rows), 0))
         inputs = self.columns.inputs(columns, mean, nothing, nothing)
-        means, d = KernelMeans(distribution, _POINTS), self.width
+        means, d = partial(distribution.kernel_means, n_points=_POINTS), self.width
         for each in self.terms(inputs.context):
             values = each.values
             if each.term.line:
@@ -211,8 +211,8 @@ class PilotSpace:
                     whole = np.zeros((len(points), d))
                     whole[:, curves] = points
                     points, scales = whole, wide
-                bell = means.at(rows, points, scales)
-                at_zero = means.at(rows, np.zeros((1, d)), scales)
+                bell = means(rows, points, scales)
+                at_zero = means(rows, np.zeros((1, d)), scales)
                 values = values * (bell - at_zero * np.exp(-0.5 * np.sum((points / scales) ** 2, axis=1)))
             yield values
 

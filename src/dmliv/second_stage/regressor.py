@@ -178,7 +178,7 @@ def pair_inputs(encoder: StructuralEncoder, context: Table, nodes: Nodes) -> Flo
 
 def row_indices(distribution: ActionDistribution, rows: IntArray) -> torch.Tensor:
     """Return row numbers (n,) where the distribution lives."""
-    return torch.from_numpy(rows).to(distribution.mean().device)
+    return torch.from_numpy(rows).to(distribution.device)
 
 
 def _with_scaled_leaves(regressor: Any, n_copies: int) -> Any:

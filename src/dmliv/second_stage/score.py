@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
-from torch import Tensor
 
-from dmliv.data import FloatArray, IntArray, TrainingData
+from dmliv.data import FloatArray, TrainingData
 from dmliv.first_stage.crossfit import FirstStage
-from dmliv.first_stage.distributions import (
-    ActionDistribution,
-    CategoricalDistribution,
-    MixtureDistribution,
-    evaluation_nodes,
-)
+from dmliv.first_stage.distributions import ActionDistribution
 from dmliv.first_stage.nuisances import Exogenous
 from dmliv.second_stage.pilot_model import PilotedModel, PilotModel
 from dmliv.second_stage.structural import StructuralModel
@@ -52,14 +44,12 @@ def project(model: StructuralModel, distribution: ActionDistribution, exogenous:
         if isinstance(pilot, PilotModel):
             found = pilot.project(exogenous.context, distribution)
             return found if rest is None else found + project(rest, distribution, exogenous)
-    device = distribution.mean().device
-    first_row = torch.zeros(1, dtype=torch.long, device=device)
-    n_nodes = evaluation_nodes(distribution, first_row, _POINTS).weights.shape[-1]
-    step = max(1, _CHUNK_ROWS // n_nodes)
+    step = max(1, _CHUNK_ROWS // distribution.n_nodes(_POINTS))
     parts = []
     for start in range(0, n_rows, step):
         rows = np.arange(start, min(start + step, n_rows))
-        nodes = evaluation_nodes(distribution, torch.from_numpy(rows).to(device), _POINTS)
+        nodes = distribution.evaluation_nodes(torch.from_numpy(rows).to(distribution.device), _POINTS)
+        n_nodes = nodes.weights.shape[-1]
         context = exogenous.context.take(np.repeat(rows, n_nodes))
         actions = nodes.actions.reshape(len(rows) * n_nodes, -1).cpu().double().numpy()
         values = model.predict(context, actions).reshape(len(rows), n_nodes)
@@ -75,39 +65,21 @@ def nuisance_losses(data: TrainingData, first_stage: FirstStage) -> dict[str, fl
         losses["outcome_mse"] = error * data.outcome_spec.scale**2
         losses["outcome_r2"] = float(1.0 - error / _variance(data.outcome, data.weight))
     distribution = first_stage.distribution
-    if isinstance(distribution, CategoricalDistribution):
-        codes: IntArray = data.action.astype(np.int64)
-        probabilities = distribution.probabilities.cpu().double().numpy()
-        own = np.maximum(probabilities[np.arange(len(codes)), codes], np.finfo(np.float64).tiny)
-        losses["action_nll"] = float(np.average(-np.log(own), weights=data.weight))
-        losses["action_accuracy"] = float(
-            np.average(probabilities.argmax(axis=1) == codes, weights=data.weight)
-        )
+    log_density = distribution.log_density(data.action)
+    if log_density is not None:
+        losses["action_nll"] = -float(np.average(log_density, weights=data.weight))
+    if data.action_spec.kind == "discrete":
+        hit = distribution.mean().cpu().numpy().argmax(axis=1) == data.action
+        losses["action_accuracy"] = float(np.average(hit, weights=data.weight))
         return losses
+    if log_density is not None:
+        losses["action_nll"] += float(np.log(data.action_spec.scale).sum())
     action = data.action.astype(np.float64)
     errors = (action - distribution.mean().cpu().double().numpy()) ** 2
     mean_error = np.average(errors, axis=0, weights=data.weight)
     losses["action_mse"] = float(np.mean(mean_error * data.action_spec.scale**2))
     losses["action_r2"] = float(1.0 - np.mean(mean_error / _variance(action, data.weight)))
-    if isinstance(distribution, MixtureDistribution):
-        log_density = distribution_log_density(
-            distribution, torch.from_numpy(action.astype(np.float32)).to(distribution.means.device)
-        )
-        scale_correction = float(np.log(data.action_spec.scale).sum())
-        losses["action_nll"] = scale_correction - float(
-            np.average(log_density.cpu().double().numpy(), weights=data.weight)
-        )
     return losses
-
-
-def distribution_log_density(distribution: MixtureDistribution, action: Tensor) -> Tensor:
-    """Return the log density of one action (n, d) per row, shape (n,)."""
-    offset = (action.unsqueeze(1) - distribution.means).unsqueeze(-1)
-    whitened = torch.linalg.solve_triangular(distribution.factors, offset, upper=False).squeeze(-1)
-    log_determinant = torch.diagonal(distribution.factors, dim1=-2, dim2=-1).log().sum(-1)
-    dimension = action.shape[-1]
-    component = -0.5 * whitened.square().sum(-1) - log_determinant - 0.5 * dimension * math.log(2 * math.pi)
-    return torch.logsumexp(distribution.weights.clamp_min(1e-30).log() + component, dim=-1)
 
 
 def _variance(values: FloatArray, weight: FloatArray) -> FloatArray:

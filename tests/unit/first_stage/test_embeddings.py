@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from dmliv.first_stage.distributions import CategoricalDistribution, MixtureDistribution
-from dmliv.first_stage.embeddings import KernelMeans
 from dmliv.kernels.features import gaussian_kernel
 
 
@@ -23,7 +22,7 @@ def test_mixtures_agree_with_many_quadrature_points(width: int) -> None:
     )
     rows, scales = np.array([4, 0, 2]), np.array([0.7, 0.9])[:width]
     landmarks = rng.standard_normal((6, width))
-    found = KernelMeans(distribution, 1).at(rows, landmarks, scales)
+    found = distribution.kernel_means(rows, landmarks, scales, n_points=1)
     nodes = distribution.nodes(torch.from_numpy(rows), 20)
     kernel = gaussian_kernel(nodes.actions.reshape(-1, width).numpy(), landmarks, scales)
     expected = np.einsum("nq,nqm->nm", nodes.weights.numpy(), kernel.reshape(len(rows), -1, 6))
@@ -35,13 +34,15 @@ def test_a_distribution_without_spread_is_the_kernel_itself() -> None:
     distribution = MixtureDistribution(torch.ones(2, 1), means, torch.zeros(2, 1, 1, 1))
     landmarks, scales = np.array([[0.0], [1.0]]), np.array([0.5])
     expected = gaussian_kernel(means[:, 0].numpy(), landmarks, scales)
-    np.testing.assert_allclose(KernelMeans(distribution, 3).at(np.arange(2), landmarks, scales), expected)
+    np.testing.assert_allclose(
+        distribution.kernel_means(np.arange(2), landmarks, scales, n_points=3), expected
+    )
 
 
 def test_classes_are_summed() -> None:
     distribution = CategoricalDistribution(torch.tensor([[0.25, 0.75], [1.0, 0.0]], dtype=torch.float64))
     between = float(np.exp(-0.5 * 2.0))
-    found = KernelMeans(distribution, 3).at(np.arange(2), np.eye(2), np.ones(2))
+    found = distribution.kernel_means(np.arange(2), np.eye(2), np.ones(2), n_points=3)
     np.testing.assert_allclose(
         found, [[0.25 + 0.75 * between, 0.75 + 0.25 * between], [1.0, between]], rtol=1e-6
     )

@@ -14,7 +14,6 @@ from dmliv.data import TrainingData, prepare
 from dmliv.errors import InputError
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.distributions import CategoricalDistribution, MixtureDistribution
-from dmliv.first_stage.embeddings import KernelMeans
 from dmliv.kernels.features import gaussian_kernel
 from dmliv.kernels.ridge import PENALTIES
 from dmliv.learners import kernel
@@ -145,7 +144,7 @@ def test_distribution_means_are_the_exact_gaussian_integral() -> None:
     distribution = MixtureDistribution(
         torch.ones(5, 1), torch.from_numpy(means).float(), torch.full((5, 1, 1, 1), 0.4)
     )
-    found = KernelMeans(distribution, 7).at(np.array([3, 1]), landmarks, np.array([1.5]))
+    found = distribution.kernel_means(np.array([3, 1]), landmarks, np.array([1.5]), n_points=7)
     wide = np.sqrt(1.5**2 + 0.4**2)
     expected = 1.5 / wide * gaussian_kernel(means[[3, 1], 0], landmarks, np.array([wide]))
     np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -15,7 +15,7 @@ from dmliv.data import TrainingData
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.distributions import MixtureDistribution
 from dmliv.nets.heads import MixtureHead
-from dmliv.second_stage.score import distribution_log_density, nuisance_losses
+from dmliv.second_stage.score import nuisance_losses
 
 MakeFirstStage = Callable[[TrainingData], FirstStage]
 
@@ -41,8 +41,8 @@ def test_log_density_equals_scipy(dimension: int) -> None:
         )
         for row in range(20)
     ]
-    density = distribution_log_density(distribution, torch.from_numpy(action).float())
-    np.testing.assert_allclose(density.numpy(), expected, rtol=1e-3, atol=1e-3)
+    density = distribution.log_density(action)
+    np.testing.assert_allclose(density, expected, rtol=1e-3, atol=1e-3)
 
 
 class TestNuisanceLosses:
