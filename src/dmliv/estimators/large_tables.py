@@ -6,14 +6,13 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
-from sklearn.utils import check_random_state
 from torch import Tensor
 
-from dmliv.data import TrainingData, read_outcome
+from dmliv.data import read_outcome
 from dmliv.data.parquet import ParquetRows, RowGroup, hashed_parts, scan
 from dmliv.errors import InputError
 from dmliv.estimators.base import CounterfactualEstimator
@@ -23,25 +22,17 @@ from dmliv.estimators.series import SeriesColumns
 from dmliv.estimators.two_stage import TwoStageIV
 from dmliv.first_stage.crossfit import MemberPlan, fill_rows, make_folds, plan_members, start_from_pilot
 from dmliv.first_stage.distributions import assemble
-from dmliv.first_stage.networks import NeuralAction, NeuralOutcome
 from dmliv.first_stage.nuisances import ActionModel, Exogenous, IntArray, OutcomeModel
 from dmliv.first_stage.parquet_blocks import NuisanceFiles, ParquetSource, Prediction
-from dmliv.inference.counterfactual import Counterfactual
 from dmliv.learners import Learners, neural
-from dmliv.nets.device import resolve_device, single_thread
+from dmliv.nets.device import single_thread
 from dmliv.nets.settings import LARGE_ROWS
 from dmliv.parallel.runtime import Runtime
-from dmliv.parallel.workers import worker_count
-from dmliv.progress import ProgressReporter, SilentProgress, progress_for
-from dmliv.second_stage.network import NeuralStructural
-from dmliv.second_stage.remainder import fit_structural, read_pilot
-from dmliv.second_stage.score import nuisance_losses
+from dmliv.progress import ProgressReporter, SilentProgress
+from dmliv.second_stage.remainder import fit_structural
 
 Estimator = TypeVar("Estimator", bound=CounterfactualEstimator)
 
-# Instruments that the support of an action is averaged over.
-_SUPPORT_INSTRUMENTS = 40
-_FEWEST_ROWS = 10
 # A sample by hash varies in size. This one surely counts as large, so that it is encoded piece by piece.
 _SAMPLE_ROWS = LARGE_ROWS + 2_000
 
@@ -108,7 +99,7 @@ def can_stream(estimator: CounterfactualEstimator) -> bool:
     if isinstance(estimator, TwoStageLeastSquares):
         return True
     try:
-        _streaming_learners(estimator)
+        _streaming(estimator)
     except InputError:
         return False
     return True
@@ -123,24 +114,16 @@ def _fit_networks(
     pass_rows: int | None,
     progress: ProgressReporter | None,
 ) -> None:
-    estimator, learners, outcome, action, structural = _streaming_learners(given)
-    pilot = read_pilot(estimator.pilot, learners)
-    plug_in = estimator._target == "plug-in"
-    n_folds = int(estimator.n_folds)
-    runtime = Runtime(
-        resolve_device(estimator.device),
-        progress or progress_for(estimator.verbose),
-        worker_count(estimator.n_jobs),
-    )
-    seed = int(check_random_state(estimator.random_state).randint(2**31 - 1))
-    fold_seed, outcome_seed, action_seed, second_seed, sample_seed = (
-        int(state) for state in np.random.SeedSequence(seed).generate_state(5)
-    )
+    estimator = _streaming(given)
+    request = estimator._request(progress)
+    learners: Any = request.learners
+    pilot, n_folds, runtime = request.pilot, request.n_folds, request.runtime
+    fold_seed, outcome_seed, action_seed, second_seed, sample_seed = request.seeds(5)
     found = scan(
         rows,
         sample_rows,
         estimator.action_kind,
-        min_rows=max(_FEWEST_ROWS, 2 * n_folds),
+        min_rows=request.fewest_rows,
         seed=sample_seed,
         progress=runtime.progress,
     )
@@ -162,7 +145,9 @@ def _fit_networks(
     ]
     fold = parts if n_folds > 1 else np.zeros_like(parts)
     with single_thread():
-        action_model = action.fit_source(found.sample, parts, source, uses, seed=action_seed, runtime=runtime)
+        action_model = learners.action.fit_source(
+            found.sample, parts, source, uses, seed=action_seed, runtime=runtime
+        )
         started, left, filled = None, found.sample, None
         if pilot is not None:
             started = start_from_pilot(
@@ -175,8 +160,8 @@ def _fit_networks(
             if started is not None and started.pilot is not None:
                 source = replace(source, pilot=started.pilot.model.predict)
             outcome_model = None
-            if not plug_in:
-                outcome_model = outcome.fit_source(
+            if request.outcome is not None:
+                outcome_model = learners.outcome.fit_source(
                     left, parts, source, uses, seed=outcome_seed, runtime=runtime
                 )
             files = NuisanceFiles(place)
@@ -185,42 +170,25 @@ def _fit_networks(
             first_stage = fill_rows(left, fold, on_sample, outcome_model, action_model, runtime)
             first_stage = first_stage if started is None else started.joined(first_stage)
         model = fit_structural(
-            structural, found.sample, first_stage, seed=second_seed, runtime=runtime, source=filled
+            learners.structural, found.sample, first_stage, seed=second_seed, runtime=runtime, source=filled
         )
-        losses = nuisance_losses(found.sample, first_stage)
-    # Everything is ready: only now does the estimator change.
-    estimator._instrument_schema = found.sample.instrument_schema
-    estimator._instrument_sample = found.sample.instrument.take(_some_rows(found.sample, second_seed))
-    estimator._controls, estimator._control_sample = None, None
-    estimator.first_stage_ = first_stage
-    estimator.structural_model_ = model
-    estimator.nuisance_losses_ = losses
-    estimator.counterfactual_ = Counterfactual.learned(model, found.sample, seed=second_seed)
+    estimator._adopt(found.sample, first_stage, model, seed=second_seed)
 
 
-def _streaming_learners(
-    estimator: CounterfactualEstimator,
-) -> tuple[TwoStageIV, Learners, NeuralOutcome, NeuralAction, NeuralStructural]:
-    """Return an estimator with its learners, together and one by one, all of which can learn from blocks."""
+def _streaming(estimator: CounterfactualEstimator) -> TwoStageIV:
+    """Return a two-stage estimator whose learners can learn from blocks of rows; raise for any other."""
     if not isinstance(estimator, TwoStageIV):
         raise InputError(
             "Expected DMLIV, CEDMLIV, DeepIV or TwoStageLeastSquares to fit on files, got "
             f"{type(estimator).__name__}; read the table and call fit."
         )
     learners: Learners = neural() if estimator.learners is None else estimator.learners
-    outcome, action, structural = learners.outcome, learners.action, learners.structural
-    if (
-        isinstance(outcome, NeuralOutcome)
-        and isinstance(action, NeuralAction)
-        and isinstance(structural, NeuralStructural)
-        and outcome.settings.adapts
-        and action.settings.adapts
-        and structural.settings.adapts
-    ):
-        return estimator, learners, outcome, action, structural
+    roles = learners.outcome, learners.action, learners.structural
+    if all(getattr(each, "streams", False) for each in roles):
+        return estimator
     raise InputError(
         "Expected learners that can learn from blocks of rows, which are those of neural() without images, "
-        f"got {type(outcome).__name__}, {type(action).__name__} and {type(structural).__name__}; pass "
+        f"got {', '.join(type(each).__name__ for each in roles[:2])} and {type(roles[2]).__name__}; pass "
         "learners=neural(), or read the table and call fit."
     )
 
@@ -277,11 +245,6 @@ def _predictions(
 
 def _rows_of(parts: IntArray, wanted: IntArray) -> IntArray:
     return np.flatnonzero(np.isin(parts, wanted))
-
-
-def _some_rows(sample: TrainingData, seed: int) -> IntArray:
-    used = np.flatnonzero(sample.weight > 0)
-    return np.random.default_rng(seed).permutation(used)[:_SUPPORT_INSTRUMENTS]
 
 
 # Of the sample, which settles units and knots; coefficients come from all rows.

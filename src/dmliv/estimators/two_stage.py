@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -24,7 +25,7 @@ from dmliv.diagnostics.diagnose import diagnose
 from dmliv.errors import InputError
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.first_stage.crossfit import FirstStage, cross_fit
-from dmliv.first_stage.nuisances import Exogenous
+from dmliv.first_stage.nuisances import Exogenous, OutcomeLearner, PilotLearner
 from dmliv.inference import Debiased
 from dmliv.inference.bootstrap import TwoStageFit
 from dmliv.inference.choice import InferenceLike, read_inference
@@ -35,7 +36,7 @@ from dmliv.nets.device import resolve_device, single_thread
 from dmliv.parallel.runtime import Runtime
 from dmliv.parallel.workers import worker_count
 from dmliv.policy.support import ActionSupport, DistributionSupport
-from dmliv.progress import progress_for
+from dmliv.progress import ProgressReporter, progress_for
 from dmliv.second_stage.remainder import PilotLike, fit_structural, read_pilot
 from dmliv.second_stage.score import nuisance_losses, projected_outcome
 from dmliv.second_stage.structural import StructuralModel
@@ -47,6 +48,38 @@ if TYPE_CHECKING:
 _FEWEST_ROWS = 10
 # Instruments that the support of an action is averaged over.
 _SUPPORT_INSTRUMENTS = 40
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What a fit needs beside the rows.
+
+    Attributes
+    ----------
+    learners : Learners
+    outcome : OutcomeLearner or None
+        None where the observed outcome is the target.
+    pilot : PilotLearner or None
+    n_folds : int
+    runtime : Runtime
+    seed : int
+    """
+
+    learners: Learners
+    outcome: OutcomeLearner | None
+    pilot: PilotLearner | None
+    n_folds: int
+    runtime: Runtime
+    seed: int
+
+    @property
+    def fewest_rows(self) -> int:
+        """Rows that a fit needs at least."""
+        return max(_FEWEST_ROWS, 2 * self.n_folds)
+
+    def seeds(self, n_seeds: int) -> list[int]:
+        """Return independent seeds for the parts of a fit."""
+        return [int(state) for state in np.random.SeedSequence(self.seed).generate_state(n_seeds)]
 
 
 class TwoStageIV(CounterfactualEstimator):
@@ -146,8 +179,7 @@ class TwoStageIV(CounterfactualEstimator):
         TrainingDivergedError
             If a network's loss stops being finite. The estimator is left as it was.
         """
-        if not isinstance(self.n_folds, (int, np.integer)) or self.n_folds < 1:
-            raise InputError(f"Expected a positive whole number of folds, got n_folds={self.n_folds!r}.")
+        request = self._request()
         data = prepare(
             Y,
             T,
@@ -156,26 +188,18 @@ class TwoStageIV(CounterfactualEstimator):
             W=W,
             sample_weight=sample_weight,
             action_kind=self.action_kind,
-            min_rows=max(_FEWEST_ROWS, 2 * self.n_folds),
+            min_rows=request.fewest_rows,
         )
         groups = None if cluster is None else read_labels(cluster, len(data))
         wanted = read_inference(inference)
         if isinstance(wanted, Debiased):
             wanted.check(self.n_folds)
-        learners = neural() if self.learners is None else self.learners
-        if not isinstance(learners, Learners):
-            raise InputError(
-                "Expected learners such as neural() or Learners(outcome=, action=, structural=), got "
-                f"{learners!r}."
-            )
-        pilot = read_pilot(self.pilot, learners)
-        runtime = Runtime(resolve_device(self.device), progress_for(self.verbose), worker_count(self.n_jobs))
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        first_seed, second_seed = (int(state) for state in np.random.SeedSequence(seed).generate_state(2))
+        learners, pilot, runtime = request.learners, request.pilot, request.runtime
+        first_seed, second_seed = request.seeds(2)
         with single_thread():
             first_stage = cross_fit(
                 data,
-                learners.outcome if self._target == "orthogonal" else None,
+                request.outcome,
                 learners.action,
                 self.n_folds,
                 seed=first_seed,
@@ -185,7 +209,6 @@ class TwoStageIV(CounterfactualEstimator):
                 pilot_learner=pilot,
             )
             model = fit_structural(learners.structural, data, first_stage, seed=second_seed, runtime=runtime)
-            losses = nuisance_losses(data, first_stage)
             uncertainty: Uncertainty | None = None
             if isinstance(wanted, Debiased):
                 uncertainty = wanted.learn(
@@ -198,23 +221,79 @@ class TwoStageIV(CounterfactualEstimator):
                     runtime=runtime,
                 )
             elif wanted is not None:
-                outcome = learners.outcome if self._target == "orthogonal" else None
                 fitted = TwoStageFit(
-                    data, outcome, learners.action, learners.structural, first_stage, model, groups, pilot
+                    data,
+                    request.outcome,
+                    learners.action,
+                    learners.structural,
+                    first_stage,
+                    model,
+                    groups,
+                    pilot,
                 )
                 uncertainty = wanted.learn(fitted, seed=second_seed, runtime=runtime)
+        self._adopt(data, first_stage, model, seed=second_seed, uncertainty=uncertainty)
+        self._training = data, second_seed
+        return self
+
+    def _request(self, progress: ProgressReporter | None = None) -> _Request:
+        """Check the parameters and return what a fit needs beside the rows."""
+        if not isinstance(self.n_folds, (int, np.integer)) or self.n_folds < 1:
+            raise InputError(f"Expected a positive whole number of folds, got n_folds={self.n_folds!r}.")
+        learners = neural() if self.learners is None else self.learners
+        if not isinstance(learners, Learners):
+            raise InputError(
+                "Expected learners such as neural() or Learners(outcome=, action=, structural=), got "
+                f"{learners!r}."
+            )
+        return _Request(
+            learners,
+            learners.outcome if self._target == "orthogonal" else None,
+            read_pilot(self.pilot, learners),
+            int(self.n_folds),
+            Runtime(
+                resolve_device(self.device),
+                progress or progress_for(self.verbose),
+                worker_count(self.n_jobs),
+            ),
+            int(check_random_state(self.random_state).randint(2**31 - 1)),
+        )
+
+    def _adopt(
+        self,
+        data: TrainingData,
+        first_stage: FirstStage,
+        model: StructuralModel,
+        *,
+        seed: int,
+        uncertainty: Uncertainty | None = None,
+    ) -> None:
+        """Become the fitted estimator: nothing of an earlier fit is left.
+
+        Parameters
+        ----------
+        data : TrainingData
+            All rows, or a sample that stands for them.
+        first_stage : FirstStage
+            Of these rows.
+        model : StructuralModel
+        seed : int
+        uncertainty : Uncertainty, optional
+        """
+        with single_thread():
+            losses = nuisance_losses(data, first_stage)
+        counterfactual = Counterfactual.learned(model, data, seed=seed, uncertainty=uncertainty)
+        some = _some_rows(data, seed)
         # Everything is ready: only now does the estimator change.
-        some = _some_rows(data, second_seed)
         self._instrument_schema = data.instrument_schema
         self._instrument_sample = data.instrument.take(some)
         self._controls = data.controls
         self._control_sample = None if data.controls is None else data.controls.of(data.context.take(some))
-        self._training, self._diagnostics = (data, second_seed), None
+        self._training, self._diagnostics = None, None
         self.first_stage_ = first_stage
         self.structural_model_ = model
         self.nuisance_losses_ = losses
-        self.counterfactual_ = Counterfactual.learned(model, data, seed=second_seed, uncertainty=uncertainty)
-        return self
+        self.counterfactual_ = counterfactual
 
     def diagnostics(self) -> Diagnostics:
         """Return how far the fit can be trusted: strength, moments, support, balance; print it.

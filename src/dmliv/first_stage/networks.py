@@ -11,8 +11,10 @@ from torch import Tensor
 from dmliv.data import ActionSpec, TrainingData
 from dmliv.data.savable import savable
 from dmliv.first_stage.blocks import BlockSource
+from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.distributions import ActionDistribution, CategoricalDistribution, MixtureDistribution
 from dmliv.first_stage.nuisances import Exogenous, FloatArray, IntArray
+from dmliv.first_stage.resampling import Resample, fit_stack_again, most_stacked
 from dmliv.first_stage.shared_batches import SharedRows
 from dmliv.first_stage.stacks import FittedStack, fit_shared_stack, fit_stack
 from dmliv.nets.heads import ClassHead, MeanHead, MixtureHead
@@ -43,6 +45,11 @@ class NeuralOutcome:
         )
         return NeuralOutcomeModel(stack)
 
+    @property
+    def streams(self) -> bool:
+        """Whether the learner can learn from blocks of rows."""
+        return self.settings.adapts
+
     def fit_source(
         self,
         sample: TrainingData,
@@ -66,6 +73,33 @@ class NeuralOutcome:
             runtime=runtime,
         )
         return NeuralOutcomeModel(stack)
+
+    def fit_again(
+        self, data: TrainingData, first_stage: FirstStage, resamples: Sequence[Resample], *, runtime: Runtime
+    ) -> NeuralOutcomeModel:
+        """Fit the networks of all folds of resampled rows as one stack, with the choices of a fit."""
+        model = first_stage.outcome_model
+        if not isinstance(model, NeuralOutcomeModel):
+            raise TypeError(f"Expected outcome networks, got {type(model).__name__}.")
+        seeds, label = [each.outcome_seed for each in resamples], "outcome model: replicates"
+        return NeuralOutcomeModel(
+            fit_stack_again(
+                data,
+                data.outcome,
+                MeanHead(),
+                self.settings,
+                model.stack,
+                first_stage,
+                resamples,
+                seeds,
+                label,
+                runtime,
+            )
+        )
+
+    def most_replicates(self, first_stage: FirstStage) -> int:
+        """Return how many replicates are worth fitting at once; convolutions fill the machine as they are."""
+        return 1 if self.settings.convolves else most_stacked(len(first_stage.fold_members))
 
 
 @savable
@@ -111,6 +145,11 @@ class NeuralAction:
         )
         return NeuralActionModel(stack, head)
 
+    @property
+    def streams(self) -> bool:
+        """Whether the learner can learn from blocks of rows."""
+        return self.settings.adapts
+
     def fit_source(
         self,
         sample: TrainingData,
@@ -127,6 +166,32 @@ class NeuralAction:
             sample, sample_parts, shared, head, self.settings, "action model", seed=seed, runtime=runtime
         )
         return NeuralActionModel(stack, head)
+
+    def fit_again(
+        self, data: TrainingData, first_stage: FirstStage, resamples: Sequence[Resample], *, runtime: Runtime
+    ) -> NeuralActionModel:
+        """Fit the networks of all folds of resampled rows as one stack, with the choices of a fit."""
+        model = first_stage.action_model
+        if not isinstance(model, NeuralActionModel):
+            raise TypeError(f"Expected action networks, got {type(model).__name__}.")
+        seeds, label = [each.action_seed for each in resamples], "action model: replicates"
+        stack = fit_stack_again(
+            data,
+            data.action,
+            model.head,
+            self.settings,
+            model.stack,
+            first_stage,
+            resamples,
+            seeds,
+            label,
+            runtime,
+        )
+        return NeuralActionModel(stack, model.head)
+
+    def most_replicates(self, first_stage: FirstStage) -> int:
+        """Return how many replicates are worth fitting at once; convolutions fill the machine as they are."""
+        return 1 if self.settings.convolves else most_stacked(len(first_stage.fold_members))
 
     def head(self, spec: ActionSpec) -> MixtureHead | ClassHead:
         """Return what the network's outputs mean for this kind of action."""

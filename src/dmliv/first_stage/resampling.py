@@ -1,4 +1,4 @@
-"""Bootstrap replicates of neural nuisances: the folds of many resampled data sets as one stack.
+"""Bootstrap replicates of the first stage: the folds of many resampled data sets, networks as one stack.
 
 A replicate is a number of copies for every row, and folds of its own. Folds are drawn for rows, not for
 copies, so that no model is used on a row of which it saw a copy. Encodings, learning rates and budgets are
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -22,20 +23,16 @@ from dmliv.first_stage.crossfit import (
     plan_members,
 )
 from dmliv.first_stage.distributions import ActionDistribution, assemble
-from dmliv.first_stage.networks import (
-    NeuralAction,
-    NeuralActionModel,
-    NeuralOutcome,
-    NeuralOutcomeModel,
-)
-from dmliv.first_stage.nuisances import ActionLearner, Exogenous, FloatArray, IntArray, OutcomeLearner
+from dmliv.first_stage.nuisances import Exogenous, FittedPilot, FloatArray, IntArray
 from dmliv.first_stage.stacks import FittedStack, StackFitter, side_generator
-from dmliv.nets.heads import Head, MeanHead
+from dmliv.nets.heads import Head
 from dmliv.nets.settings import NetworkSettings
 from dmliv.parallel.runtime import Runtime
 
 # Rows outside a fold that differ from each other: one to learn from, one to stop by.
 _FEWEST_ROWS = 2
+# Networks that are trained at once: more are no faster, and need more memory.
+_STACK_SIZE = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,28 +100,60 @@ class Resample:
         return plan_members(self.fold, self.n_folds, False, self.fold)
 
 
-def can_stack(outcome: OutcomeLearner | None, action: ActionLearner) -> bool:
-    """Return whether replicates of these nuisances can be trained as one stack."""
-    return (outcome is None or isinstance(outcome, NeuralOutcome)) and isinstance(action, NeuralAction)
+@runtime_checkable
+class ResamplingNuisance(Protocol):
+    """A nuisance learner that fits the folds of many resampled data sets at once.
+
+    Encodings and other choices are those of an earlier fit. A learner without these methods is fitted anew
+    for every replicate.
+    """
+
+    def fit_again(
+        self, data: TrainingData, first_stage: FirstStage, resamples: Sequence[Resample], *, runtime: Runtime
+    ) -> Any:
+        """Return the model of all folds of all resamples: fold k of resample r is member r * K + k."""
+        ...
+
+    def most_replicates(self, first_stage: FirstStage) -> int:
+        """Return how many replicates are worth fitting at once."""
+        ...
+
+
+@runtime_checkable
+class ResamplingPilot(Protocol):
+    """A pilot learner that keeps the choices and parameters of an earlier fit."""
+
+    def fit_again(
+        self,
+        data: TrainingData,
+        distribution: ActionDistribution,
+        fold: IntArray,
+        like: Any,
+        *,
+        seed: int,
+        runtime: Runtime,
+    ) -> FittedPilot:
+        """Fit the pilot to the rows of ``like``, with other weights."""
+        ...
 
 
 def cross_fit_again(
     data: TrainingData,
-    outcome_learner: OutcomeLearner | None,
-    action_learner: ActionLearner,
+    outcome_learner: ResamplingNuisance | None,
+    action_learner: ResamplingNuisance,
     first_stage: FirstStage,
     resamples: Sequence[Resample],
     *,
     runtime: Runtime,
 ) -> list[FirstStage]:
-    """Fit both nuisances to resampled rows and fill every row with predictions that never saw a copy of it.
+    """Fit both nuisances to resampled rows, and fill each row by models that saw no copy of it.
 
     Parameters
     ----------
     data : TrainingData
-    outcome_learner : NeuralOutcome or None
+    outcome_learner : ResamplingNuisance or None
         None leaves the observed outcome as target.
-    action_learner : NeuralAction
+    action_learner : ResamplingNuisance
     first_stage : FirstStage
         What the learners left of all rows, in which everything was chosen.
     resamples : sequence of Resample
@@ -135,96 +164,78 @@ def cross_fit_again(
     list of FirstStage
         One per resample: its target, distribution and folds, with the models of ``first_stage``.
     """
-    again = _Again(data, first_stage, resamples, runtime)
-    targets = [data.outcome] * len(resamples)
-    if isinstance(outcome_learner, NeuralOutcome):
-        if not isinstance(first_stage.outcome_model, NeuralOutcomeModel):
-            raise TypeError(f"Expected outcome networks, got {type(first_stage.outcome_model).__name__}.")
-        targets = again.outcomes(outcome_learner, first_stage.outcome_model)
-    if not isinstance(action_learner, NeuralAction) or not isinstance(
-        first_stage.action_model, NeuralActionModel
-    ):
-        raise TypeError(f"Expected action networks, got {type(first_stage.action_model).__name__}.")
-    distributions = again.distributions(action_learner, first_stage.action_model)
+    exogenous, n_folds = Exogenous(data.context, data.instrument), len(first_stage.fold_members)
+    used = [member.used_rows for resample in resamples for member in resample.plan()]
+    targets = np.tile(data.outcome, (len(resamples), 1))
+    if outcome_learner is not None:
+        outcome_model = outcome_learner.fit_again(data, first_stage, resamples, runtime=runtime)
+        for member, values in enumerate(outcome_model.predict(exogenous, used)):
+            targets[member // n_folds, used[member]] = values
+    action_model = action_learner.fit_again(data, first_stage, resamples, runtime=runtime)
+    found = action_model.distributions(exogenous, used)
+    indices = [torch.from_numpy(rows).to(runtime.device) for rows in used]
+    distributions = [
+        assemble(len(data), indices[start : start + n_folds], found[start : start + n_folds])
+        for start in range(0, len(found), n_folds)
+    ]
     return [
         replace(first_stage, target=target, distribution=distribution, fold=resample.fold, splits=())
         for target, distribution, resample in zip(targets, distributions, resamples, strict=True)
     ]
 
 
-class _Again:
-    """Trains nuisances on resampled rows and predicts with them."""
+def most_stacked(n_networks: int) -> int:
+    """Return how many replicates of so many networks are worth training as one stack."""
+    return max(1, _STACK_SIZE // n_networks)
 
-    def __init__(
-        self, data: TrainingData, first_stage: FirstStage, resamples: Sequence[Resample], runtime: Runtime
-    ) -> None:
-        self._data, self._resamples, self._runtime = data, resamples, runtime
-        self._members = first_stage.fold_members
-        self._plans = [resample.plan() for resample in resamples]
-        self._exogenous = Exogenous(data.context, data.instrument)
-        self._used = [member.used_rows for plan in self._plans for member in plan]
-        sizes = np.bincount(first_stage.fold, minlength=len(self._members))
-        self._n_rows = [len(data) - (size if len(sizes) > 1 else 0) for size in sizes.tolist()]
 
-    def outcomes(self, learner: NeuralOutcome, model: NeuralOutcomeModel) -> list[FloatArray]:
-        """Return the target of every resample, shape (n,)."""
-        target = self._data.outcome
-        seeds = [resample.outcome_seed for resample in self._resamples]
-        stack = self._stack(model.stack, target, MeanHead(), learner.settings, "outcome model", seeds)
-        filled = np.empty((len(self._resamples), len(target)))
-        for member, values in enumerate(NeuralOutcomeModel(stack).predict(self._exogenous, self._used)):
-            filled[member // len(self._members), self._used[member]] = values
-        return list(filled)
+def fit_stack_again(
+    data: TrainingData,
+    target: FloatArray | IntArray,
+    head: Head,
+    settings: NetworkSettings,
+    fitted: FittedStack,
+    first_stage: FirstStage,
+    resamples: Sequence[Resample],
+    seeds: Sequence[int],
+    label: str,
+    runtime: Runtime,
+) -> FittedStack:
+    """Train the networks of all folds of all resamples as one stack, with the inputs of a fitted one.
 
-    def distributions(self, learner: NeuralAction, model: NeuralActionModel) -> list[ActionDistribution]:
-        """Return the action distribution of every resample."""
-        action, head = self._data.action, learner.head(self._data.action_spec)
-        seeds = [resample.action_seed for resample in self._resamples]
-        stack = self._stack(model.stack, action, head, learner.settings, "action model", seeds)
-        found = NeuralActionModel(stack, head).distributions(self._exogenous, self._used)
-        indices = [torch.from_numpy(rows).to(self._runtime.device) for rows in self._used]
-        per = len(self._members)
-        return [
-            assemble(len(self._data), indices[start : start + per], found[start : start + per])
-            for start in range(0, len(found), per)
-        ]
-
-    def _stack(
-        self,
-        fitted: FittedStack,
-        target: FloatArray | IntArray,
-        head: Head,
-        settings: NetworkSettings,
-        label: str,
-        seeds: Sequence[int],
-    ) -> FittedStack:
-        """Return the models of all folds of all resamples: fold k of resample r is member r * K + k."""
-        fitter = StackFitter(
-            self._data,
-            target.astype(np.float32),
-            head,
-            settings,
-            fitted.encoder,
-            f"{label}: replicates",
-            self._runtime,
-        )
-        sides = []
-        for number, side in enumerate(fitted.sides):
-            folds = [fold for fold, member in enumerate(self._members) if member in side.members]
-            if not folds:
-                continue
-            sides.append(
-                fitter.fit_side_again(
-                    side,
-                    [
-                        group * len(self._members) + fold
-                        for group in range(len(self._plans))
-                        for fold in folds
-                    ],
-                    [[plan[fold].fit_rows for fold in folds] for plan in self._plans],
-                    [resample.counts for resample in self._resamples],
-                    max(self._n_rows[fold] for fold in folds),
-                    [side_generator(seed, number) for seed in seeds],
-                )
+    Parameters
+    ----------
+    data : TrainingData
+    target : ndarray, shape (n,) or (n, d)
+    head : Head
+    settings : NetworkSettings
+    fitted : FittedStack
+    first_stage : FirstStage
+        That the fitted stack is a part of.
+    resamples : sequence of Resample
+    seeds : sequence of int
+        One per resample.
+    label : str
+        Of the progress bar.
+    runtime : Runtime
+    """
+    members, plans = first_stage.fold_members, [resample.plan() for resample in resamples]
+    sizes = np.bincount(first_stage.fold, minlength=len(members))
+    n_rows = [len(data) - (size if len(sizes) > 1 else 0) for size in sizes.tolist()]
+    fitter = StackFitter(data, target.astype(np.float32), head, settings, fitted.encoder, label, runtime)
+    sides = []
+    for number, side in enumerate(fitted.sides):
+        folds = [fold for fold, member in enumerate(members) if member in side.members]
+        if not folds:
+            continue
+        sides.append(
+            fitter.fit_side_again(
+                side,
+                [group * len(members) + fold for group in range(len(plans)) for fold in folds],
+                [[plan[fold].fit_rows for fold in folds] for plan in plans],
+                [resample.counts for resample in resamples],
+                max(n_rows[fold] for fold in folds),
+                [side_generator(seed, number) for seed in seeds],
             )
-        return FittedStack(fitted.encoder, tuple(sides))
+        )
+    return FittedStack(fitted.encoder, tuple(sides))

@@ -13,20 +13,16 @@ from dmliv.data import FloatArray, IntArray, Table, TrainingData
 from dmliv.data.savable import savable
 from dmliv.errors import InputError
 from dmliv.first_stage.crossfit import FirstStage, cross_fit
-from dmliv.first_stage.networks import NeuralActionModel
 from dmliv.first_stage.nuisances import ActionLearner, OutcomeLearner, PilotLearner
-from dmliv.first_stage.resampling import Resample, can_stack, cross_fit_again
+from dmliv.first_stage.resampling import Resample, ResamplingNuisance, ResamplingPilot, cross_fit_again
 from dmliv.inference.functionals import Band, Functional
 from dmliv.nets.device import single_thread
 from dmliv.nets.settings import LARGE_ROWS
 from dmliv.parallel.runtime import Runtime
 from dmliv.parallel.workers import in_order, jobs
 from dmliv.progress import SilentProgress
-from dmliv.second_stage.pilot import ControlFunction, Pilot
-from dmliv.second_stage.pilot_model import PilotedModel
-from dmliv.second_stage.refits import can_fit_again, fit_again, networks_per_replicate
 from dmliv.second_stage.remainder import fit_structural
-from dmliv.second_stage.structural import StructuralLearner, StructuralModel
+from dmliv.second_stage.structural import ResamplingLearner, StructuralLearner, StructuralModel
 
 
 @savable
@@ -136,10 +132,6 @@ class ReplicateUncertainty:
         return Band(plug_in, lower, upper, applied.std(axis=1, ddof=1))
 
 
-# Networks that are trained at once: more are no faster, and need more memory.
-_STACK_SIZE = 100
-
-
 @dataclass(frozen=True, eq=False)
 class TwoStageFit:
     """What was fitted, and to what.
@@ -173,71 +165,61 @@ class TwoStageFit:
 
     @property
     def stacks(self) -> bool:
-        """Whether replicates can be trained as one stack: networks, on rows that have one each of their own.
+        """Whether replicates can be fitted together, with the choices of the fit.
 
         Beyond :data:`~dmliv.nets.settings.LARGE_ROWS` members of a stack share their rows.
         """
         if self.pilot is not None:
-            return self._pilot_alone is not None
+            # A remainder would have to be chosen and learned again.
+            return self.first_stage.pilot_stands and isinstance(self.pilot, ResamplingPilot)
         return (
             len(self.data) <= LARGE_ROWS
-            and can_stack(self.outcome, self.action)
-            and can_fit_again(self.structural, self.model)
+            and all(isinstance(each, ResamplingNuisance) for each in self._nuisances)
+            and isinstance(self.structural, ResamplingLearner)
+            and self.structural.can_fit_again(self.model)
         )
 
     @property
-    def _pilot_alone(self) -> Pilot | None:
-        """The pilot, if it is all there is to h and can be fitted again in closed form."""
-        alone = isinstance(self.model, PilotedModel) and self.model.remainder is None
-        pilot = self.first_stage.pilot
-        return pilot if alone and isinstance(pilot, Pilot) else None
+    def _nuisances(self) -> list[Any]:
+        return [each for each in (self.outcome, self.action) if each is not None]
 
     @property
     def stack_size(self) -> int:
-        """Replicates that are trained at once."""
-        if self.pilot is not None:
+        """Replicates that are fitted at once."""
+        if self.pilot is not None or not isinstance(self.structural, ResamplingLearner):
             return 1
-        model = self.first_stage.action_model
-        if isinstance(model, NeuralActionModel) and model.stack.sides[0].net.front is not None:
-            # Convolutions fill the machine as they are.
-            return 1
-        return max(1, _STACK_SIZE // max(self.n_folds, networks_per_replicate(self.structural)))
+        most: list[int] = [each.most_replicates(self.first_stage) for each in self._nuisances]
+        return min(self.structural.most_replicates(self.model), *most)
 
     def resample(self, seed: int) -> Resample:
         """Draw rows, or clusters, with replacement."""
         return Resample.draw(self.data.weight, self.cluster, self.n_folds, seed)
 
     def fit_resamples(self, resamples: Sequence[Resample], runtime: Runtime) -> list[StructuralModel]:
-        """Return h of resampled rows: all trained at once, with every choice of the fit.
+        """Return h of resampled rows: all fitted at once, with every choice of the fit.
 
         A pilot that stands alone is solved again, with its parameters; so is the mean of the action that it
         rests on. The networks for the action distribution stay as they are.
         """
-        alone = self._pilot_alone
-        if alone is not None and isinstance(self.pilot, ControlFunction):
-            with single_thread():
-                return [self._pilot_again(self.pilot, alone, resample, runtime) for resample in resamples]
+        data, first_stage = self.data, self.first_stage
+        pilot: Any = self.pilot
+        outcome: Any = self.outcome
+        action: Any = self.action
+        structural: Any = self.structural
         with single_thread():
-            first_stages = cross_fit_again(
-                self.data, self.outcome, self.action, self.first_stage, resamples, runtime=runtime
-            )
-            return fit_again(
-                self.structural,
-                self.model,
-                self.data,
-                first_stages,
-                resamples,
-                seeds=[resample.structural_seed for resample in resamples],
-                runtime=runtime,
-            )
+            if pilot is not None:
+                return [self._pilot_again(pilot, resample, runtime) for resample in resamples]
+            again = cross_fit_again(data, outcome, action, first_stage, resamples, runtime=runtime)
+            return list(structural.fit_again(data, self.model, again, resamples, runtime=runtime))
 
-    def _pilot_again(
-        self, learner: ControlFunction, pilot: Pilot, resample: Resample, runtime: Runtime
-    ) -> StructuralModel:
+    def _pilot_again(self, learner: ResamplingPilot, resample: Resample, runtime: Runtime) -> StructuralModel:
         weight = self.data.weight * resample.counts
         rows = replace(self.data, weight=weight / weight.mean())
-        distribution, seed = self.first_stage.distribution, resample.structural_seed
-        return learner.fit(rows, distribution, resample.fold, seed=seed, runtime=runtime, like=pilot).model
+        like, seed = self.first_stage.pilot, resample.structural_seed
+        distribution = self.first_stage.distribution
+        pilot = learner.fit_again(rows, distribution, resample.fold, like, seed=seed, runtime=runtime)
+        model: StructuralModel = pilot.model
+        return model
 
     def fit_weighted(self, factor: FloatArray, seed: int, runtime: Runtime) -> StructuralModel:
         """Return h of re-weighted rows, chosen and fitted anew but in the same units.

@@ -149,9 +149,14 @@ class NetworkSettings:
             patience=self.patience,
         )
 
+    @property
+    def convolves(self) -> bool:
+        """Whether networks begin with convolutions."""
+        return self.image is not None and self.image.features == "convolution"
+
     def front(self, n_rows: int) -> ImageFront | None:
         """Return the convolutions in front of the network, if it has any."""
-        if self.image is None or self.image.features != "convolution":
+        if self.image is None or not self.convolves:
             return None
         return ImageFront(self.image.height, self.image.width, dropout=self.dropout_rates(n_rows)[0])
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -11,12 +12,14 @@ from dmliv.data import ActionSpec, FloatArray, Table, TableSchema, TrainingData
 from dmliv.data.savable import savable
 from dmliv.errors import InputError
 from dmliv.first_stage.crossfit import FirstStage
-from dmliv.kernels.features import KernelFeatures, chunks
+from dmliv.first_stage.resampling import Resample, most_stacked
+from dmliv.kernels.features import KernelFeatures, LandmarkFeatures, chunks
 from dmliv.kernels.projected import ProjectedProblem
 from dmliv.kernels.ridge import PENALTIES, SEARCH_ROWS, regression_scales
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
 from dmliv.parallel.runtime import Runtime
+from dmliv.second_stage.structural import StructuralModel
 
 _UNUSED_BINS = 2
 
@@ -105,6 +108,39 @@ class KernelStructural:
         )
         chosen = {"penalty": fitted.penalty, "n_features": fitted.features.width}
         return KernelModel(encoder, fitted.features, fitted.weights, chosen)
+
+    def can_fit_again(self, model: StructuralModel) -> bool:
+        """Return whether a model has bandwidths of its own, which random features have not."""
+        return isinstance(model, KernelModel) and isinstance(model.features, LandmarkFeatures)
+
+    def most_replicates(self, model: StructuralModel) -> int:
+        """Return how many replicates are worth fitting at once: as many as the first stage likes."""
+        del model
+        return most_stacked(1)
+
+    def fit_again(
+        self,
+        data: TrainingData,
+        model: StructuralModel,
+        first_stages: Sequence[FirstStage],
+        resamples: Sequence[Resample],
+        *,
+        runtime: Runtime,
+    ) -> list[KernelModel]:
+        """Solve the normal equations of resampled rows, with the bandwidths and the penalty of a model."""
+        if not isinstance(model, KernelModel) or not isinstance(model.features, LandmarkFeatures):
+            raise TypeError(f"Expected a kernel model with landmarks, got {type(model).__name__}.")
+        bandwidths = KernelBandwidths(model.encoder, model.features.scales)
+        penalties = np.array([model.chosen["penalty"]])
+        found = []
+        for first_stage, resample in zip(first_stages, resamples, strict=True):
+            # Each row weighs as much as all its copies.
+            rows = replace(data, weight=data.weight * resample.counts)
+            seed = resample.structural_seed
+            found.append(
+                self.solve(rows, first_stage, bandwidths, seed=seed, runtime=runtime, penalties=penalties)
+            )
+        return found
 
     def _problem(
         self, data: TrainingData, encoder: TableEncoder, first_stage: FirstStage

@@ -25,6 +25,7 @@ from dmliv.first_stage.blocks import (
 )
 from dmliv.first_stage.crossfit import FirstStage, ValidationSplit, first_stage_at
 from dmliv.first_stage.distributions import ActionDistribution
+from dmliv.first_stage.resampling import Resample, most_stacked
 from dmliv.first_stage.stacks import LARGE_CHOICE_ROWS
 from dmliv.nets.device import on_device
 from dmliv.nets.randomness import Randomness, torch_generators
@@ -34,6 +35,7 @@ from dmliv.nets.training import TrainingRecord, descend, train
 from dmliv.parallel.runtime import Runtime
 from dmliv.second_stage.objective import Member, ProjectedLoss, StructuralInputs
 from dmliv.second_stage.projection import DrawRule
+from dmliv.second_stage.structural import StructuralModel
 from dmliv.second_stage.structural_encoder import StructuralColumns, StructuralEncoder, evaluate
 
 # Trials that only choose an encoding learn from, and are validated on, no more rows (per half) than this.
@@ -111,6 +113,11 @@ class NeuralStructural:
         )
         return NeuralStructuralModel(objective.net, encoder, encoding, self.variance_weight, losses, record)
 
+    @property
+    def streams(self) -> bool:
+        """Whether the learner can learn from blocks of rows."""
+        return self.settings.adapts
+
     def fit_source(
         self,
         sample: TrainingData,
@@ -150,44 +157,43 @@ class NeuralStructural:
         )
         return NeuralStructuralModel(net, encoder, encoding, self.variance_weight, losses, record)
 
-    def train_again(
+    def can_fit_again(self, model: StructuralModel) -> bool:
+        """Return whether a model is an ensemble of networks."""
+        return isinstance(model, NeuralStructuralModel)
+
+    def most_replicates(self, model: StructuralModel) -> int:
+        """Return how many replicates are worth fitting at once."""
+        del model
+        return most_stacked(self.n_members)
+
+    def fit_again(
         self,
         data: TrainingData,
+        model: StructuralModel,
         first_stages: Sequence[FirstStage],
-        counts: Sequence[IntArray],
-        fitted: NeuralStructuralModel,
+        resamples: Sequence[Resample],
         *,
-        generators: Sequence[np.random.Generator],
         runtime: Runtime,
     ) -> list[NeuralStructuralModel]:
-        """Train the ensembles of many resampled data sets as one stack; nothing is chosen again.
-
-        Parameters
-        ----------
-        data : TrainingData
-        first_stages : sequence of R FirstStage
-            What the first stage left of each.
-        counts : sequence of R ndarray of int, shape (n,)
-            How often each holds a row.
-        fitted : NeuralStructuralModel
-            Of all rows: its encoding is used.
-        generators : sequence of R numpy.random.Generator
-        runtime : Runtime
-        """
+        """Train the ensembles of resampled rows as one stack, with the encoding of a model."""
+        if not isinstance(model, NeuralStructuralModel):
+            raise TypeError(f"Expected an ensemble of networks, got {type(model).__name__}.")
+        generators = [np.random.Generator(np.random.SFC64(each.structural_seed)) for each in resamples]
         n_fit, size = len(data), self.n_members
         members: list[Member] = []
         heldout: list[IntArray] = []
-        for first_stage, count, generator in zip(first_stages, counts, generators, strict=True):
+        for first_stage, resample, generator in zip(first_stages, resamples, generators, strict=True):
+            count = resample.counts
             rows = np.flatnonzero(count)
             if self.settings.patience is not None:
                 rows, stopping = self._held_out(rows, generator)
                 heldout += [np.repeat(stopping, count[stopping])] * size
-            members += self._ensemble(fitted.encoding, first_stage, np.repeat(rows, count[rows]))
+            members += self._ensemble(model.encoding, first_stage, np.repeat(rows, count[rows]))
         if heldout:
             n_fit -= self._n_held_out(n_fit)
         objective, record = self._train(
             data,
-            fitted.encoder,
+            model.encoder,
             members,
             heldout or None,
             "structural model: replicates",
@@ -198,7 +204,7 @@ class NeuralStructural:
         groups = [slice(k, k + size) for k in range(0, len(members), size)]
         return [
             replace(
-                fitted,
+                model,
                 net=objective.net.subset(range(group.start, group.stop)),
                 record=record.of_members(group),
             )

@@ -182,7 +182,6 @@ class ControlFunction:
         *,
         seed: int,
         runtime: Runtime,
-        like: Pilot | None = None,
     ) -> Pilot:
         """Fit the pilot to all rows, or to a sample of a large table, and without each fold.
 
@@ -195,21 +194,44 @@ class ControlFunction:
         seed : int
             Draws landmarks and the rows that parameters are searched on.
         runtime : Runtime
-        like : Pilot, optional
-            A pilot of the same rows, perhaps with other weights, whose choices and parameters are kept.
         """
+        rows, sample = self._rows(data, distribution, fold, seed, runtime)
+        return replace(self._fit_anew(rows, seed), sample=sample)
+
+    def fit_again(
+        self,
+        data: TrainingData,
+        distribution: ActionDistribution,
+        fold: IntArray,
+        like: Pilot,
+        *,
+        seed: int,
+        runtime: Runtime,
+    ) -> Pilot:
+        """Fit a pilot with the choices and parameters of ``like``, to its rows with other weights."""
+        rows, sample = self._rows(data, distribution, fold, seed, runtime)
+        return replace(self._fit_like(rows, like), sample=sample)
+
+    def with_image(self, image: ImageColumns) -> ControlFunction:
+        """Return the learner for contexts that hold pixels; a kernel compares fixed features of them."""
+        return replace(self, image=replace(image, features="gradients"))
+
+    def _rows(
+        self,
+        data: TrainingData,
+        distribution: ActionDistribution,
+        fold: IntArray,
+        seed: int,
+        runtime: Runtime,
+    ) -> tuple[PilotRows, IntArray | None]:
+        """Return the rows to learn from, and which they are of a large table."""
         sample = None
         if len(data) > self.most_rows:
             sample = sample_rows(len(data), self.most_rows)
-            data, distribution, fold = (
-                data_at(data, sample),
-                distribution.take(torch.from_numpy(sample)),
-                fold[sample],
-            )
-        action = data.action_spec.vectors(data.action)
-        rows = PilotRows(data, action, distribution, fold, np.random.default_rng([seed, 7]), runtime)
-        found = self._fit_like(rows, like) if like is not None else self._fit_anew(rows, seed)
-        return replace(found, sample=sample)
+            data, fold = data_at(data, sample), fold[sample]
+            distribution = distribution.take(torch.from_numpy(sample))
+        action, generator = data.action_spec.vectors(data.action), np.random.default_rng([seed, 7])
+        return PilotRows(data, action, distribution, fold, generator, runtime), sample
 
     def _fit_anew(self, part: PilotRows, seed: int) -> Pilot:
         """Return a pilot with parameters of its own."""

@@ -14,7 +14,7 @@ from dmliv.first_stage.distributions import ActionDistribution
 from dmliv.kernels.additive import AdditiveKernel, Inputs, Pair, TermMatrix
 from dmliv.kernels.block_index import BlockIndex
 from dmliv.nets.encoding import TableEncoder
-from dmliv.second_stage.structural import StructuralModel
+from dmliv.second_stage.structural import StructuralModel, project
 
 STRUCTURAL, CONTROL = "structural", "control"
 # Parts of the mean of the action.
@@ -339,9 +339,9 @@ class PilotedModel:
     ----------
     pilot : StructuralModel
     remainder : StructuralModel or None
-        None where the moments do not speak against the pilot.
+        None where the moments do not contradict the pilot.
     details : dict
-        How the remainder was judged, in plain values.
+        How strongly the moments contradict the pilot, and how large the remainder is.
     """
 
     pilot: StructuralModel
@@ -362,6 +362,11 @@ class PilotedModel:
         """Return the derivative of h in the action."""
         found = self.pilot.gradient(context, action)
         return found if self.remainder is None else found + self.remainder.gradient(context, action)
+
+    def project(self, context: Table, distribution: ActionDistribution) -> FloatArray:
+        """Return the mean of h over the action distribution of every row, shape (n,)."""
+        found = project(self.pilot, context, distribution)
+        return found if self.remainder is None else found + project(self.remainder, context, distribution)
 
     def describe(self) -> dict[str, object]:
         """Return what pilot and remainder tell of themselves, and how large the remainder is."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -101,6 +101,10 @@ class RegressorPilot:
         check_regressor(self.regressor, "the pilot")
         if not isinstance(self.n_rounds, (int, np.integer)) or self.n_rounds < 1:
             raise InputError(f"Expected a positive whole number of rounds, got n_rounds={self.n_rounds!r}.")
+
+    def with_image(self, image: ImageColumns) -> RegressorPilot:
+        """Return the learner for contexts that hold pixels; the mean of the action sees fixed features."""
+        return replace(self, image=replace(image, features="gradients"))
 
     def fit(
         self,

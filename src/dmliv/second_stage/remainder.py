@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Literal
 
 from sklearn.base import BaseEstimator, is_regressor
@@ -12,7 +11,6 @@ from dmliv.errors import InputError
 from dmliv.first_stage.blocks import BlockSource
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.nuisances import PilotLearner
-from dmliv.nets.images import ImageColumns
 from dmliv.parallel.runtime import Runtime
 from dmliv.second_stage.pilot import ControlFunction
 from dmliv.second_stage.pilot_model import PilotedModel
@@ -75,7 +73,7 @@ def read_pilot(pilot: object, learners: Any) -> PilotLearner | None:
         As the user gave it.
     learners : Learners
         The paper's presets have no pilot, and a structural learner that makes h a line has none either.
-        Pixels are passed on, as fixed features, which a kernel can compare.
+        Pixels are passed on to a pilot that can use them.
     """
     named = isinstance(pilot, str) and pilot == "control-function"
     # A class, a classifier or a scaler has a fit as well, but not one of a pilot.
@@ -92,8 +90,7 @@ def read_pilot(pilot: object, learners: Any) -> PilotLearner | None:
     learner: Any = ControlFunction() if named else pilot
     if isinstance(learner, BaseEstimator):
         learner = RegressorPilot(learner)
-    if isinstance(learner, ControlFunction | RegressorPilot):
-        image: ImageColumns | None = learners.image
-        return learner if image is None else replace(learner, image=replace(image, features="gradients"))
+    if learners.image is not None and hasattr(learner, "with_image"):
+        learner = learner.with_image(learners.image)
     found: PilotLearner = learner
     return found

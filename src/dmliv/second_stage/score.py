@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from dmliv.data import FloatArray, TrainingData
 from dmliv.first_stage.crossfit import FirstStage
-from dmliv.first_stage.distributions import ActionDistribution
 from dmliv.first_stage.nuisances import Exogenous
-from dmliv.second_stage.pilot_model import PilotedModel, PilotModel
-from dmliv.second_stage.structural import StructuralModel
-
-_POINTS = 3
-# Structural rows (rows x nodes) evaluated at once.
-_CHUNK_ROWS = 200_000
+from dmliv.second_stage.structural import StructuralModel, project
 
 
 def projected_outcome(model: StructuralModel, first_stage: FirstStage, exogenous: Exogenous) -> FloatArray:
@@ -28,33 +21,7 @@ def projected_outcome(model: StructuralModel, first_stage: FirstStage, exogenous
     wanted = [everything if member in folds else nothing for member in range(first_stage.n_members)]
     all_distributions = first_stage.action_model.distributions(exogenous, wanted)
     distributions = [all_distributions[member] for member in first_stage.fold_members]
-    return np.asarray(
-        np.mean([project(model, distribution, exogenous) for distribution in distributions], axis=0)
-    )
-
-
-def project(model: StructuralModel, distribution: ActionDistribution, exogenous: Exogenous) -> FloatArray:
-    """Return the mean of h over the distribution of every row, shape (n,)."""
-    n_rows = len(exogenous)
-    if not n_rows:
-        return np.empty(0)
-    if isinstance(model, PilotedModel | PilotModel):
-        rest = model.remainder if isinstance(model, PilotedModel) else None
-        pilot = model.pilot if isinstance(model, PilotedModel) else model
-        if isinstance(pilot, PilotModel):
-            found = pilot.project(exogenous.context, distribution)
-            return found if rest is None else found + project(rest, distribution, exogenous)
-    step = max(1, _CHUNK_ROWS // distribution.n_nodes(_POINTS))
-    parts = []
-    for start in range(0, n_rows, step):
-        rows = np.arange(start, min(start + step, n_rows))
-        nodes = distribution.evaluation_nodes(torch.from_numpy(rows).to(distribution.device), _POINTS)
-        n_nodes = nodes.weights.shape[-1]
-        context = exogenous.context.take(np.repeat(rows, n_nodes))
-        actions = nodes.actions.reshape(len(rows) * n_nodes, -1).cpu().double().numpy()
-        values = model.predict(context, actions).reshape(len(rows), n_nodes)
-        parts.append((nodes.weights.cpu().double().numpy() * values).sum(axis=1))
-    return np.concatenate(parts)
+    return np.asarray(np.mean([project(model, exogenous.context, each) for each in distributions], axis=0))
 
 
 def nuisance_losses(data: TrainingData, first_stage: FirstStage) -> dict[str, float]:

@@ -186,6 +186,17 @@ class TestPilot:
         assert np.median(estimator.effect(contexts(200), T0=0.0, T1=1.0)) == pytest.approx(2.0, abs=0.4)
 
 
+def test_nothing_of_an_earlier_fit_is_left(folder: Path) -> None:
+    """Diagnostics after a fit on files must not speak of rows that were fitted in memory before."""
+    columns = rows_of(300, seed=101)
+    before = CEDMLIV(FAST, random_state=0)
+    before.fit(columns["sales"], columns["price"], Z=columns["fuel"], X=columns["day"])
+    assert before.diagnostics().n_rows == 300
+    after = fit_parquet(before, ParquetRows(folder, **ROLES))
+    with pytest.raises(InputError, match="Expected an estimator that still has its training rows"):
+        after.diagnostics()
+
+
 def test_other_learners_and_places_are_refused(folder: Path) -> None:
     rows = ParquetRows(folder, **ROLES)
     with pytest.raises(InputError, match="blocks of rows"):

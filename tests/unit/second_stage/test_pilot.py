@@ -46,7 +46,10 @@ class Rows:
         return self.data.action_spec.vectors(self.data.action)
 
     def fit(self, learner: ControlFunction = SMALL, seed: int = 0, like: Pilot | None = None) -> Pilot:
-        return learner.fit(self.data, self.distribution, self.fold, seed=seed, runtime=RUNTIME, like=like)
+        rows = self.data, self.distribution, self.fold
+        if like is not None:
+            return learner.fit_again(*rows, like, seed=seed, runtime=RUNTIME)
+        return learner.fit(*rows, seed=seed, runtime=RUNTIME)
 
     def effect(self, pilot: Pilot) -> np.ndarray:
         """Return what one unit more of the action does, in the user's units."""
