@@ -1,6 +1,7 @@
 """Learn what an action really does, and what to do, from confounded data with an instrument."""
 
 from dmliv.data import IVData
+from dmliv.deprecation import warn_of_moved_modules
 from dmliv.errors import (
     DMLIVError,
     InputError,
@@ -13,6 +14,8 @@ from dmliv.estimators import CEDMLIV, DFIV, DMLIV, DeepGMM, DeepIV, KernelIV, Tw
 from dmliv.persistence import load
 
 __version__ = "0.1.0"
+
+warn_of_moved_modules()
 
 __all__ = [
     "CEDMLIV",

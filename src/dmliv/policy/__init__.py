@@ -1,6 +1,6 @@
-"""Decisions from a structural model, and the policies they are compared with."""
+"""Decisions from a structural model."""
 
-from dmliv.bandits import KernLCB, LinLCB, NeuraLCB, NeuralLinGreedy, NeuralLinLCB, RandomPolicy
+from dmliv.deprecation import moved_names
 from dmliv.policy.decisions import Decisions
 from dmliv.policy.greedy import GreedyPolicy
 from dmliv.policy.spaces import Box, Interval
@@ -12,15 +12,16 @@ __all__ = [
     "Decisions",
     "GreedyPolicy",
     "Interval",
-    "KernLCB",
-    "LinLCB",
-    "NeuraLCB",
-    "NeuralLinGreedy",
-    "NeuralLinLCB",
     "PolicyTree",
-    "RandomPolicy",
     "RewardRange",
     "policy_value",
     "reward_range",
     "suboptimality",
 ]
+
+__getattr__ = moved_names(
+    __name__,
+    dict.fromkeys(
+        ("KernLCB", "LinLCB", "NeuraLCB", "NeuralLinGreedy", "NeuralLinLCB", "RandomPolicy"), "dmliv.bandits"
+    ),
+)
