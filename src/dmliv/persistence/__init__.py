@@ -4,6 +4,7 @@ A model file is a zip archive of stored (not compressed) members: a JSON manifes
 the safetensors format and, where there are any, scikit-learn models in the skops format.
 """
 
+from dmliv.data.savable import savable
 from dmliv.persistence.model_files import load, save
 
-__all__ = ["load", "save"]
+__all__ = ["load", "savable", "save"]

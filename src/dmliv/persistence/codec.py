@@ -246,11 +246,11 @@ def _cannot_save(value: object, place: str) -> InputError:
     if kind.startswith("dmliv."):
         return InputError(
             f"Expected classes that model files know, got {kind} in {place}; decorate it with "
-            "dmliv.data.savable.savable."
+            "dmliv.persistence.savable."
         )
     return InputError(
         "Expected plain values, arrays, learners of dmliv and estimators of scikit-learn to save, got "
         f"{value!r:.80} of type {kind} in {place}; functions and objects of other libraries cannot be saved, "
         "because loading must not run code from a file. Decorate a class of your own with "
-        "dmliv.data.savable.savable."
+        "dmliv.persistence.savable."
     )
