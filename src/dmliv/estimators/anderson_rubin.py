@@ -201,9 +201,9 @@ class AndersonRubin:
     _moments: InstrumentMoments | None = None
 
     def anderson_rubin_interval(self, alpha: float = 0.05) -> ConfidenceSet:
-        """Return the values of the action's coefficient that the instruments do not speak against.
+        """Return the Anderson-Rubin confidence set: the coefficients that the test does not reject.
 
-        A value is kept if, with it, the instruments explain nothing of what is left of the outcome. This is
+        A value is kept if, with it, the instruments explain nothing of the residual of the outcome. This is
         right however weak they are; if they are too weak to bound the effect, the set is unbounded, and it is
         empty if no value fits all instruments. It follows ``covariance``: an F test with ``"classical"``,
         exact for normal errors, and a chi-squared test with ``"robust"``.

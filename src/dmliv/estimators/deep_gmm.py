@@ -85,7 +85,7 @@ class DeepGMM(DirectIV):
     held-out rows are stored. The critics of all configurations and times form a pool, and a checkpoint is
     scored by the worst violation that any of the pool finds in its residuals. The method as published then
     trains the best configuration again. Here the weights of all checkpoints are kept and h is the mean of the
-    winner's best ones: the networks returned are those that were judged, and a second training, which may end
+    winner's best ones: the networks returned are those that were scored, and a second training, which may end
     elsewhere, is saved.
 
     Parameters

@@ -153,7 +153,7 @@ def _fit_networks(
             started = start_from_pilot(
                 found.sample, fold, on_sample, action_model, pilot, seed=outcome_seed, runtime=runtime
             )
-            left = started.left_by_pilot(found.sample)
+            left = started.residual_rows(found.sample)
         if started is not None and started.pilot_stands:
             first_stage = started
         else:

@@ -204,7 +204,7 @@ class TwoStageIV(CounterfactualEstimator):
                 self.n_folds,
                 seed=first_seed,
                 runtime=runtime,
-                judged=learners.structural.needs_validation,
+                validates=learners.structural.needs_validation,
                 cluster=groups,
                 pilot_learner=pilot,
             )

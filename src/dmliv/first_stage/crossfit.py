@@ -28,13 +28,13 @@ from dmliv.first_stage.nuisances import (
 from dmliv.parallel.runtime import Runtime
 from dmliv.parallel.workers import on_cluster
 
-#: Logarithm of the Bayes factor from which on the moments speak against a pilot: odds of twenty to one.
+#: Logarithm of the Bayes factor from which on the moments contradict a pilot: odds of twenty to one.
 LEAST_EVIDENCE = 3.0
 
 
 @dataclass(frozen=True)
 class ValidationSplit:
-    """Nuisances that never saw ``validation_rows``: on these rows, second-stage choices are judged fairly.
+    """Nuisances that were not fitted on ``validation_rows``, where second-stage settings are compared.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class FirstStage:
         None when the target is the observed outcome.
     action_model : ActionModel
     fold_members : tuple of int
-        Positions of the fold models among all models of a nuisance; the others only judged settings.
+        Positions of the fold models among all models of a nuisance; the others are for validation.
     n_members : int
         Number of all models of a nuisance.
     pilot : FittedPilot or None
@@ -76,8 +76,8 @@ class FirstStage:
     pilot_mean : ndarray, shape (n,), or None
         Mean of the pilot over the action distribution of every row.
     pilot_evidence : dict of str to float
-        How strongly the moments speak against the pilot, in logarithms of Bayes factors, by the size of what
-        it may leave; empty where that was not asked.
+        How strongly the moments contradict the pilot, in logarithms of Bayes factors, by the size of the
+        remainder; empty where that was not tested.
     """
 
     target: FloatArray
@@ -94,7 +94,7 @@ class FirstStage:
 
     @property
     def pilot_stands(self) -> bool:
-        """Whether the moments leave the pilot as it is, so that nothing is learned beside it."""
+        """Whether the moments do not contradict the pilot, so that no remainder is learned."""
         return self.pilot is not None and max(self.pilot_evidence.values(), default=np.inf) < LEAST_EVIDENCE
 
     @property
@@ -106,8 +106,8 @@ class FirstStage:
         """Return the first stage of what the pilot leaves, with this pilot."""
         return replace(rest, pilot=self.pilot, pilot_mean=self.pilot_mean, pilot_evidence=self.pilot_evidence)
 
-    def left_by_pilot(self, data: TrainingData) -> TrainingData:
-        """Return the rows with what the pilot leaves of the outcome."""
+    def residual_rows(self, data: TrainingData) -> TrainingData:
+        """Return the rows with the residual of the outcome after the pilot."""
         return data if self.pilot is None else replace(data, outcome=data.outcome - self.pilot.at(data))
 
 
@@ -168,7 +168,7 @@ def cross_fit(
     *,
     seed: int,
     runtime: Runtime,
-    judged: bool,
+    validates: bool,
     cluster: IntArray | None = None,
     pilot_learner: PilotLearner | None = None,
 ) -> FirstStage:
@@ -184,7 +184,7 @@ def cross_fit(
         One means no splitting: the models are fitted on all rows and used on the same rows.
     seed : int
     runtime : Runtime
-    judged : bool
+    validates : bool
         Whether the second stage has something to choose and needs fair splits for it.
     cluster : ndarray of int, shape (n,), optional
         Rows of one number stay in one fold.
@@ -197,8 +197,8 @@ def cross_fit(
     """
     fold_seed, outcome_seed, action_seed = nuisance_seeds(seed)
     fold = cluster_folds(len(data), n_folds, cluster, np.random.default_rng(fold_seed))
-    halves = cluster_folds(len(data), 2, cluster, np.random.default_rng([fold_seed, 1]))
-    plan = plan_members(fold, n_folds, judged, halves)
+    two_parts = cluster_folds(len(data), 2, cluster, np.random.default_rng([fold_seed, 1]))
+    plan = plan_members(fold, n_folds, validates, two_parts)
     row_sets = [member.fit_rows for member in plan]
 
     def fit_outcome(rows: TrainingData = data) -> OutcomeModel | None:
@@ -216,7 +216,7 @@ def cross_fit(
         )
         if started.pilot_stands:
             return started
-        left = started.left_by_pilot(data)
+        left = started.residual_rows(data)
         return started.joined(fill_rows(left, fold, plan, fit_outcome(left), action_model, runtime))
     if on_cluster():
         # Each spreads over all workers; calls from threads would stay on this machine.
@@ -325,7 +325,7 @@ def fill_rows(
 class MemberPlan:
     """One model of each nuisance: the rows it learns from, and the rows it is used on.
 
-    ``fills`` tells a fold's model, which fills rows, from a half's model, which only judges settings.
+    ``fills`` tells the model of a fold, which fills rows, from that of a validation split.
     """
 
     fit_rows: IntArray
@@ -333,16 +333,17 @@ class MemberPlan:
     fills: bool
 
 
-def plan_members(fold: IntArray, n_folds: int, judged: bool, halves: IntArray) -> list[MemberPlan]:
-    """Return one model per fold and, where settings will be judged, one per half of the data.
+def plan_members(fold: IntArray, n_folds: int, validates: bool, two_parts: IntArray) -> list[MemberPlan]:
+    """Return one model per fold and, where settings are compared, one per validation split.
 
-    The halves are unions of folds. The model fitted on the second half stands with the folds of the first,
-    and the other way round, so that the models of a side share rows to choose their inputs from.
+    There are two splits: one half of the data to fit on and the other to validate on, and the same in
+    exchange. With folds the halves are unions of folds. The model fitted on the second half stands with the
+    folds of the first, and the other way round, so that neighbours share rows to choose their inputs from.
     """
     everything = np.arange(len(fold))
     if n_folds == 1:
-        first_half = halves == 0
-        sides = [[MemberPlan(everything, everything, fills=True)], []]
+        first_half = two_parts == 0
+        groups = [[MemberPlan(everything, everything, fills=True)], []]
     else:
         n_first = (n_folds + 1) // 2
         first_half = fold < n_first
@@ -350,12 +351,12 @@ def plan_members(fold: IntArray, n_folds: int, judged: bool, halves: IntArray) -
             MemberPlan(np.flatnonzero(fold != k), np.flatnonzero(fold == k), fills=True)
             for k in range(n_folds)
         ]
-        sides = [members[:n_first], members[n_first:]]
-    if judged:
+        groups = [members[:n_first], members[n_first:]]
+    if validates:
         first, second = np.flatnonzero(first_half), np.flatnonzero(~first_half)
-        sides[0].append(MemberPlan(second, first, fills=False))
-        sides[1].append(MemberPlan(first, second, fills=False))
-    return sides[0] + sides[1]
+        groups[0].append(MemberPlan(second, first, fills=False))
+        groups[1].append(MemberPlan(first, second, fills=False))
+    return groups[0] + groups[1]
 
 
 def _for_members(wanted: dict[int, IntArray], n_members: int) -> list[IntArray]:
@@ -384,16 +385,16 @@ def _validation_splits(
     action_model: ActionModel,
     plan: Sequence[MemberPlan],
 ) -> tuple[ValidationSplit, ...]:
-    judges = [index for index, member in enumerate(plan) if not member.fills]
-    if not judges:
+    validating = [index for index, member in enumerate(plan) if not member.fills]
+    if not validating:
         return ()
     everything = np.arange(len(data))
-    wanted = _for_members(dict.fromkeys(judges, everything), len(plan))
+    wanted = _for_members(dict.fromkeys(validating, everything), len(plan))
     distributions = action_model.distributions(exogenous, wanted)
     targets = (
         [data.outcome] * len(plan) if outcome_model is None else outcome_model.predict(exogenous, wanted)
     )
     return tuple(
         ValidationSplit(plan[index].fit_rows, plan[index].used_rows, targets[index], distributions[index])
-        for index in judges
+        for index in validating
     )

@@ -12,8 +12,8 @@ from dmliv.first_stage.nuisances import FloatArray, IntArray
 from dmliv.nets.settings import NetworkSettings
 
 # A choice looks at no more rows than this: enough to tell candidates apart, and choosing stays cheap next to
-# fitting. Few held-out rows make a noisy choice; then up to half of the rows are held out, and the halves
-# change places.
+# fitting. Few held-out rows make a noisy choice; then up to half of the rows are held out, and the
+# two parts change places.
 MOST_CHOICE_ROWS = 2000
 _ENOUGH_HELDOUT_ROWS = 400
 
@@ -37,7 +37,7 @@ class ChosenInputs:
 @savable
 @dataclass(frozen=True)
 class Trial:
-    """One short training that judges one candidate.
+    """One short training of a candidate.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Trial:
     heldout_rows: IntArray
 
 
-Judge = Callable[[Sequence[Trial], str], FloatArray]
+HeldOutLosses = Callable[[Sequence[Trial], str], FloatArray]
 
 
 def has_choice(settings: NetworkSettings) -> bool:
@@ -66,7 +66,7 @@ def choose_inputs(
     rows: IntArray,
     settings: NetworkSettings,
     generator: np.random.Generator,
-    judge: Judge,
+    held_out_losses: HeldOutLosses,
     most_rows: int = MOST_CHOICE_ROWS,
 ) -> ChosenInputs:
     """Return the best inputs: first the best encoding, then the best learning rate for it.
@@ -79,7 +79,7 @@ def choose_inputs(
         Holds the candidates.
     generator : numpy.random.Generator
         Draws the splits.
-    judge : callable
+    held_out_losses : callable
         Trains trials, described by a word for the progress bar, and returns their held-out losses.
     most_rows : int
         Rows that are looked at, at most.
@@ -102,7 +102,7 @@ def choose_inputs(
             for number, heldout in enumerate(heldout_sets)
             for inputs in new
         ]
-        losses = judge(trials, what).reshape(n_splits, len(new)).mean(axis=0)
+        losses = held_out_losses(trials, what).reshape(n_splits, len(new)).mean(axis=0)
         known.update(zip(new, losses.tolist(), strict=True))
         return min(candidates, key=known.__getitem__)
 

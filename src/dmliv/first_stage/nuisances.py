@@ -97,10 +97,10 @@ class FittedPilot(Protocol):
     def evidence_against(
         self, data: TrainingData, distribution: ActionDistribution, *, seed: int
     ) -> dict[str, float]:
-        """Return how strongly the moments speak against the pilot, in logarithms of Bayes factors.
+        """Return how strongly the moments contradict the pilot, in logarithms of Bayes factors.
 
-        By the size of what the pilot may leave. Empty where a pilot cannot tell: then what it leaves is
-        learned in any case.
+        By the size of the remainder. Empty where a pilot cannot tell: then a remainder is learned in any
+        case.
         """
         ...
 

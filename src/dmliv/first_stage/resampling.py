@@ -24,7 +24,7 @@ from dmliv.first_stage.crossfit import (
 )
 from dmliv.first_stage.distributions import ActionDistribution, assemble
 from dmliv.first_stage.nuisances import Exogenous, FittedPilot, FloatArray, IntArray
-from dmliv.first_stage.stacks import FittedStack, StackFitter, side_generator
+from dmliv.first_stage.stacks import FittedStack, StackFitter, group_generator
 from dmliv.nets.heads import Head
 from dmliv.nets.settings import NetworkSettings
 from dmliv.parallel.runtime import Runtime
@@ -223,19 +223,19 @@ def fit_stack_again(
     sizes = np.bincount(first_stage.fold, minlength=len(members))
     n_rows = [len(data) - (size if len(sizes) > 1 else 0) for size in sizes.tolist()]
     fitter = StackFitter(data, target.astype(np.float32), head, settings, fitted.encoder, label, runtime)
-    sides = []
-    for number, side in enumerate(fitted.sides):
-        folds = [fold for fold, member in enumerate(members) if member in side.members]
+    groups = []
+    for number, group in enumerate(fitted.groups):
+        folds = [fold for fold, member in enumerate(members) if member in group.members]
         if not folds:
             continue
-        sides.append(
-            fitter.fit_side_again(
-                side,
-                [group * len(members) + fold for group in range(len(plans)) for fold in folds],
+        groups.append(
+            fitter.fit_group_again(
+                group,
+                [replicate * len(members) + fold for replicate in range(len(plans)) for fold in folds],
                 [[plan[fold].fit_rows for fold in folds] for plan in plans],
                 [resample.counts for resample in resamples],
                 max(n_rows[fold] for fold in folds),
-                [side_generator(seed, number) for seed in seeds],
+                [group_generator(seed, number) for seed in seeds],
             )
         )
-    return FittedStack(fitted.encoder, tuple(sides))
+    return FittedStack(fitted.encoder, tuple(groups))

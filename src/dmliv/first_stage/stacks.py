@@ -32,9 +32,9 @@ from dmliv.parallel.workers import spread, travelling
 _CHUNK_ROWS = 1 << 13
 
 
-@savable
+@savable(formerly=("FittedSide",))
 @dataclass(frozen=True)
-class FittedSide:
+class FittedGroup:
     """Networks that were trained as one stack, with the inputs chosen for them.
 
     Attributes
@@ -52,7 +52,7 @@ class FittedSide:
     record: TrainingRecord
 
 
-@savable
+@savable(renamed={"sides": "groups"})
 @dataclass(frozen=True)
 class FittedStack:
     """M trained networks on the exogenous input.
@@ -60,12 +60,12 @@ class FittedStack:
     Attributes
     ----------
     encoder : ExogenousEncoder
-    sides : tuple of FittedSide
+    groups : tuple of FittedGroup
         Together they hold every member once.
     """
 
     encoder: ExogenousEncoder
-    sides: tuple[FittedSide, ...]
+    groups: tuple[FittedGroup, ...]
 
     @torch.no_grad()
     def outputs(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[Tensor]:
@@ -73,40 +73,40 @@ class FittedStack:
         results: dict[int, Tensor] = {}
         if len(exogenous) > LARGE_ROWS and self.encoder.context.image is None:
             return self._outputs_by_chunk(exogenous, row_sets)
-        for side in self.sides:
-            views = EncodedViews.of(self.encoder, exogenous, [side.inputs.encoding], side.net.device)
-            parts = member_outputs(side.net, views.at, [row_sets[member] for member in side.members])
-            results.update(zip(side.members, parts, strict=True))
+        for group in self.groups:
+            views = EncodedViews.of(self.encoder, exogenous, [group.inputs.encoding], group.net.device)
+            parts = member_outputs(group.net, views.at, [row_sets[member] for member in group.members])
+            results.update(zip(group.members, parts, strict=True))
         return [results[member] for member in range(len(row_sets))]
 
     def _outputs_by_chunk(self, exogenous: Exogenous, row_sets: Sequence[IntArray]) -> list[Tensor]:
         """Return the same, member by member, with few rows encoded at a time."""
         results: dict[int, Tensor] = {}
-        for side in self.sides:
-            device = side.net.device
+        for group in self.groups:
+            device = group.net.device
             columns = ExogenousColumns(self.encoder, device)
-            for position, member in enumerate(side.members):
-                net, rows = side.net.subset([position]), row_sets[member]
+            for position, member in enumerate(group.members):
+                net, rows = group.net.subset([position]), row_sets[member]
                 outputs = torch.empty((len(rows), net.widths[-1]), dtype=torch.float32, device=device)
                 for start in range(0, len(rows), _CHUNK_ROWS):
                     part = rows[start : start + _CHUNK_ROWS]
                     context = Columns.of(exogenous.context.take(part), self.encoder.context, device)
                     instrument = Columns.of(exogenous.instrument.take(part), self.encoder.instrument, device)
-                    inputs = columns.encode(context, instrument, side.inputs.encoding)
+                    inputs = columns.encode(context, instrument, group.inputs.encoding)
                     outputs[start : start + _CHUNK_ROWS] = net(inputs.unsqueeze(0))[0]
                 results[member] = outputs
         return [results[member] for member in range(len(row_sets))]
 
     def describe(self) -> dict[str, object]:
         """Return the choices and the loss curve in plain values."""
-        by_member = {member: side for side in self.sides for member in side.members}
+        by_member = {member: group for group in self.groups for member in group.members}
         order = [by_member[member] for member in sorted(by_member)]
-        # With early stopping sides may differ in length; the curve ends with the shorter one.
-        epochs = min(len(side.record.train_loss) for side in self.sides)
-        losses = np.hstack([side.record.train_loss[:epochs] for side in self.sides])
+        # With early stopping groups may differ in length; the curve ends with the shorter one.
+        epochs = min(len(group.record.train_loss) for group in self.groups)
+        losses = np.hstack([group.record.train_loss[:epochs] for group in self.groups])
         return {
-            "encodings": [side.inputs.encoding for side in order],
-            "rate_factors": [side.inputs.rate_factor for side in order],
+            "encodings": [group.inputs.encoding for group in order],
+            "rate_factors": [group.inputs.rate_factor for group in order],
             "train_loss": losses.mean(axis=1).tolist(),
         }
 
@@ -128,15 +128,15 @@ class StackFitter:
     runtime: Runtime
     shared: SharedRows | None = None
 
-    def fit_side(
+    def fit_group(
         self, members: Sequence[int], row_sets: Sequence[IntArray], generator: np.random.Generator
-    ) -> FittedSide:
+    ) -> FittedGroup:
         """Choose inputs from the rows all members share, then train the members as one stack."""
         shared = row_sets[0]
         for rows in row_sets[1:]:
             shared = np.intersect1d(shared, rows, assume_unique=True)
 
-        def judge(trials: Sequence[Trial], what: str) -> FloatArray:
+        def held_out_losses(trials: Sequence[Trial], what: str) -> FloatArray:
             _, record = self._train(
                 [trial.inputs for trial in trials],
                 [trial.fit_rows for trial in trials],
@@ -148,43 +148,43 @@ class StackFitter:
             return record.final_heldout
 
         most = MOST_CHOICE_ROWS if self.shared is None else LARGE_CHOICE_ROWS
-        inputs = choose_inputs(shared, self.settings, generator, judge, most)
+        inputs = choose_inputs(shared, self.settings, generator, held_out_losses, most)
         if self.shared is not None:
             net, record = self.shared.of_members(members).train(
                 self.encoder, inputs, self.head, self.settings, self.label, generator, self.runtime
             )
-            return FittedSide(tuple(members), net, inputs, record)
+            return FittedGroup(tuple(members), net, inputs, record)
         fit_sets, heldout_sets = self._held_out(row_sets, generator)
         net, record = self._train([inputs] * len(members), fit_sets, heldout_sets, self.label, generator)
-        return FittedSide(tuple(members), net, inputs, record)
+        return FittedGroup(tuple(members), net, inputs, record)
 
-    def fit_side_again(
+    def fit_group_again(
         self,
-        side: FittedSide,
+        group: FittedGroup,
         members: Sequence[int],
-        groups: Sequence[Sequence[IntArray]],
+        replicates: Sequence[Sequence[IntArray]],
         counts: Sequence[IntArray],
         n_rows: int,
         generators: Sequence[np.random.Generator],
-    ) -> FittedSide:
-        """Train groups of members as one stack, with the inputs of a side; nothing is chosen again.
+    ) -> FittedGroup:
+        """Train replicates of members as one stack, with the inputs of a group; nothing is chosen again.
 
         Parameters
         ----------
-        side : FittedSide
+        group : FittedGroup
         members : sequence of int
-            Positions of the new members, group after group.
-        groups : sequence of G sequences of ndarray of int
-            The rows that each member of each group may see, without repetition.
+            Positions of the new members, replicate after replicate.
+        replicates : sequence of G sequences of ndarray of int
+            The rows that each member of each replicate may see, without repetition.
         counts : sequence of G ndarray of int, shape (n,)
-            How often a group sees a row.
+            How often a replicate sees a row.
         n_rows : int
-            What budgets depend on: the rows of the largest member of the side.
+            What budgets depend on: the rows of the largest member of the group.
         generators : sequence of G numpy.random.Generator
         """
         fit_sets: list[IntArray] = []
         heldout_sets: list[IntArray] = []
-        for row_sets, count, generator in zip(groups, counts, generators, strict=True):
+        for row_sets, count, generator in zip(replicates, counts, generators, strict=True):
             seen = [rows[count[rows] > 0] for rows in row_sets]
             fitted, held_out = self._held_out(seen, generator)
             fit_sets += [np.repeat(rows, count[rows]) for rows in fitted]
@@ -192,14 +192,14 @@ class StackFitter:
         if heldout_sets:
             n_rows -= held_out_rows(n_rows, self.settings)
         net, record = self._train(
-            [side.inputs] * len(fit_sets),
+            [group.inputs] * len(fit_sets),
             fit_sets,
             heldout_sets or None,
             self.label,
             generators,
             n_rows=n_rows,
         )
-        return FittedSide(tuple(members), net, side.inputs, record)
+        return FittedGroup(tuple(members), net, group.inputs, record)
 
     def _held_out(
         self, row_sets: Sequence[IntArray], generator: np.random.Generator
@@ -286,7 +286,7 @@ def fit_stack(
         exogenous, data.context_schema, data.instrument_schema, settings.n_bins, settings.image
     )
     fitter = StackFitter(data, target, head, settings, encoder, label, runtime)
-    return _fit_sides(fitter, row_sets, seed)
+    return _fit_groups(fitter, row_sets, seed)
 
 
 def fit_shared_stack(
@@ -317,32 +317,32 @@ def fit_shared_stack(
     target = (sample.outcome if shared.target == "outcome" else sample.action).astype(np.float32)
     fitter = StackFitter(sample, target, head, settings, encoder, label, runtime, shared)
     used = shared.uses.cpu().numpy() > 0
-    return _fit_sides(fitter, [np.flatnonzero(member[sample_parts]) for member in used], seed)
+    return _fit_groups(fitter, [np.flatnonzero(member[sample_parts]) for member in used], seed)
 
 
-def _fit_sides(fitter: StackFitter, row_sets: Sequence[IntArray], seed: int) -> FittedStack:
-    # A member's inputs may not depend on rows that member must not see. Two sides of the members each choose
+def _fit_groups(fitter: StackFitter, row_sets: Sequence[IntArray], seed: int) -> FittedStack:
+    # A member's inputs may not depend on rows that member must not see. Two groups of the members each choose
     # from the rows all their members share (with K folds: the other half of the folds), and train apart, so
-    # that the choice of one side leaves no trace in the other. Without a choice one stack is faster.
-    n_sides = min(2, len(row_sets)) if has_choice(fitter.settings) else 1
+    # that the choice of one group leaves no trace in the other. Without a choice one stack is faster.
+    n_groups = min(2, len(row_sets)) if has_choice(fitter.settings) else 1
     moving = replace(fitter, runtime=travelling(fitter.runtime))
-    sides = spread(
+    groups = spread(
         [
-            partial(_fit_side, moving, side.tolist(), [row_sets[member] for member in side], seed, number)
-            for number, side in enumerate(np.array_split(np.arange(len(row_sets)), n_sides))
+            partial(_fit_group, moving, group.tolist(), [row_sets[member] for member in group], seed, number)
+            for number, group in enumerate(np.array_split(np.arange(len(row_sets)), n_groups))
         ]
     )
-    return FittedStack(fitter.encoder, tuple(sides))
+    return FittedStack(fitter.encoder, tuple(groups))
 
 
-def _fit_side(
+def _fit_group(
     fitter: StackFitter, members: list[int], row_sets: list[IntArray], seed: int, number: int
-) -> FittedSide:
-    return fitter.fit_side(members, row_sets, side_generator(seed, number))
+) -> FittedGroup:
+    return fitter.fit_group(members, row_sets, group_generator(seed, number))
 
 
-def side_generator(seed: int, number: int) -> np.random.Generator:
-    """Return the random numbers of one side."""
+def group_generator(seed: int, number: int) -> np.random.Generator:
+    """Return the random numbers of one group."""
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, number])))
 
 

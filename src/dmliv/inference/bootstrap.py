@@ -242,7 +242,7 @@ class TwoStageFit:
                 self.n_folds,
                 seed=first_seed,
                 runtime=runtime,
-                judged=self.structural.needs_validation,
+                validates=self.structural.needs_validation,
                 cluster=self.cluster,
                 pilot_learner=self.pilot,
             )

@@ -1,18 +1,19 @@
 """Debiased estimates: one step from the fitted h towards the moments that it should fulfil.
 
 For a linear functional theta of h, the corrected estimate is
-``theta(h_hat) + mean q(C, Z) (R - h_hat(C, A))``.
-Whatever q is, its error is ``mean q * noise + (theta of the miss) - mean q * miss`` with the miss h0 - h_hat.
-The first part has mean zero, because q looks at context and instrument only. The second part is small if q
-weighs functions of (C, A) as theta does. So q minimises the variance of the first part plus the square of the
-second, for a miss that is as smooth as the kernel of the features phi. q is a combination of the projected
-features E[phi | C, Z]. The standard error holds the noise, a smooth miss of ``miss_sd`` standard deviations
-of the outcome as far as q leaves it, and a rough one of ``rough_sd`` that no weights could balance: it
-differs from context to context, so it counts at single contexts and cancels in averages over many.
+``theta(h_hat) + mean q(C, Z) (R - h_hat(C, A))``
+with balancing weights q, an estimated Riesz representer of theta that depends on context and instrument only.
+For any q the error is ``mean q * noise + theta(b) - mean q * b`` with the bias function b = h0 - h_hat.
+The first part has mean zero, because q does not look at the action. The second is small if q weights
+functions of (C, A) as theta does. So q minimises the variance of the first part plus the square of the
+second, the worst case over b as smooth as the kernel of the features phi (minimax linear estimation). q is a
+combination of the projected features E[phi | C, Z]. The standard error has three parts: the noise; a smooth
+b of ``smooth_bias`` standard deviations of the outcome, as far as q does not balance it; and a rough b of
+``rough_bias`` that no weights could balance: it differs from context to context, so it matters for single
+contexts and cancels in averages over many.
 
-Everything that a row is weighed with comes from rows of other folds: the distribution of the action, the
-moments, and so q. All is linear in the functional, so one vector and one matrix hold the answers to every
-question.
+The weights of a row come from rows of other folds: the distribution of the action, the moments, and so q. All
+is linear in the functional, so one vector and one matrix hold the answers to every question.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ _LENGTH_ROWS = 200
 # and the coarse means over few nodes hold more than the exact ones: intervals are narrower, and what q leaves
 # unbalanced is measured on actions themselves.
 _POINTS = 3
-# q is made against a miss so many times larger than the standard error allows for: bias is worse than noise.
+# The weights guard against a bias so many times larger than the standard error allows for: bias is worse
+# than noise.
 _CAUTION = 1.6
 # The standard deviation of the noise is counted so many times: with that, errors were most nearly as large as
 # standard errors on simulated data. Chosen together with the defaults below, see docs/results/coverage.md.
@@ -56,47 +58,48 @@ _NOISE_FACTOR = 1.1
 _JITTER = 1e-12
 
 
-@savable
+@savable(renamed={"miss_sd": "smooth_bias", "rough_sd": "rough_bias"})
 @dataclass(frozen=True)
 class Debiased:
-    """Intervals around debiased estimates; the standard error holds noise and what smoothness leaves open.
+    """Intervals around debiased estimates; the standard error includes bounds on the bias of h.
 
     Parameters
     ----------
     n_landmarks : int
-        Features of (context, action) that the miss of h is looked for in.
-    miss_sd : float
-        How large the miss of h may be, in standard deviations of the outcome. Larger is more cautious.
-    rough_sd : float
-        How large a miss may be that differs from context to context, in the same units. It widens intervals
-        for single contexts, such as bands of curves, and hardly those of averages.
+        Nystroem landmarks of (context, action), whose features span the bias of h that is corrected.
+    smooth_bias : float
+        Bound on the smooth part of the bias of h, in standard deviations of the outcome. Larger is more
+        cautious.
+    rough_bias : float
+        Bound on a bias that differs from context to context, in the same units. It widens intervals for
+        single contexts, such as bands of curves, and hardly those of averages.
     action_bandwidth : float
-        How fast the miss may change with the action: the bandwidth of its kernel in median distances between
+        How fast the bias may change with the action: the bandwidth of its kernel in median distances between
         actions, at most. Levels of a discrete action have little in common, whatever this is.
     """
 
     n_landmarks: int = 200
-    miss_sd: float = 0.5
-    rough_sd: float = 0.1
+    smooth_bias: float = 0.5
+    rough_bias: float = 0.1
     action_bandwidth: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the numbers."""
         if not isinstance(self.n_landmarks, (int, np.integer)) or self.n_landmarks < 1:
             raise InputError(f"Expected a positive number of landmarks, got {self.n_landmarks!r}.")
-        for name in ("miss_sd", "action_bandwidth"):
+        for name in ("smooth_bias", "action_bandwidth"):
             value = getattr(self, name)
             if not isinstance(value, (int, float, np.number)) or not 0.0 < value < np.inf:
                 raise InputError(f"Expected a positive {name}, got {value!r}; 1.0 is a good start.")
-        if not isinstance(self.rough_sd, (int, float, np.number)) or not 0.0 <= self.rough_sd < np.inf:
-            raise InputError(f"Expected a finite rough_sd of at least 0, got {self.rough_sd!r}; try 0.1.")
+        if not isinstance(self.rough_bias, (int, float, np.number)) or not 0.0 <= self.rough_bias < np.inf:
+            raise InputError(f"Expected a finite rough_bias of at least 0, got {self.rough_bias!r}; try 0.1.")
 
     def check(self, n_folds: int) -> None:
         """Refuse one fold, before anything is fitted."""
         if n_folds < 2:
             raise InputError(
-                "Expected n_folds of at least 2 for debiased intervals, got 1: a row must be weighed by "
-                "models that never saw it. Use DMLIV, or inference='bootstrap'."
+                "Expected n_folds of at least 2 for debiased intervals, got 1: the weights of a row "
+                "must come from models that were not fitted on it. Use DMLIV, or inference='bootstrap'."
             )
 
     def learn(
@@ -146,22 +149,22 @@ class Debiased:
                 outside = rows[first_stage.fold[rows] != fold]
                 if len(outside) > _MOMENT_ROWS:
                     outside = np.sort(generator.choice(outside, _MOMENT_ROWS, replace=False))
-                weigher = self._weigher(landmarks, data, means, outside, noise / effective)
+                riesz = self._riesz_weights(landmarks, data, means, outside, noise / effective)
                 inside = rows[first_stage.fold[rows] == fold]
                 for part in (inside[chunk] for chunk in chunks(len(inside))):
-                    weights = landmarks.project(data.context.take(part), means, part) @ weigher
+                    weights = landmarks.project(data.context.take(part), means, part) @ riesz
                     score = weights * (weight[part] * residual[part])[:, None]
                     moment += score.sum(axis=0)
                     scores.add(part, score)
                     features = landmarks.encode(data.context.take(part), _actions(data, part))
                     balance += features.T @ (weight[part][:, None] * weights)
                 advance()
-        imbalance = self.miss_sd * (balance - np.eye(width))
+        imbalance = self.smooth_bias * (balance - np.eye(width))
         covariance = _NOISE_FACTOR**2 * scores.squares() + imbalance.T @ imbalance
-        sizes = float(self.miss_sd), float(self.rough_sd)
+        sizes = float(self.smooth_bias), float(self.rough_bias)
         return SeriesUncertainty(landmarks.encoder, landmarks.features, moment, covariance, *sizes)
 
-    def _weigher(
+    def _riesz_weights(
         self, landmarks: KernelLandmarks, data: TrainingData, means: ActionMeans, rows: IntArray, noise: float
     ) -> FloatArray:
         """Return the matrix that turns projected features and a functional's features into q.
@@ -178,7 +181,7 @@ class Debiased:
             weighted = weight[chunk][:, None] * projected
             cross += weighted.T @ landmarks.encode(context, _actions(data, part))
             square += weighted.T @ projected
-        size = (_CAUTION * self.miss_sd) ** 2
+        size = (_CAUTION * self.smooth_bias) ** 2
         system = size * (cross @ cross.T) + noise * square
         system[np.diag_indices(width)] += _JITTER * max(float(np.trace(system)) / width, 1e-300)
         return np.asarray(size * cho_solve(cho_factor(system), cross))
@@ -191,7 +194,7 @@ class Debiased:
         seed: int,
         runtime: Runtime,
     ) -> KernelLandmarks:
-        """Choose bandwidths as a kernel for h does, but let the miss bend in the action."""
+        """Choose bandwidths as a kernel for h does, but let the bias bend in the action."""
         kernel = KernelStructural(self.n_landmarks, n_search_rows=1000, image=image)
         plug_in = replace(first_stage, target=data.outcome)
         bandwidths = kernel.search(data, plug_in, seed=seed, runtime=runtime)
@@ -199,7 +202,10 @@ class Debiased:
         return KernelLandmarks.learn(data, bandwidths, self.n_landmarks, self.action_bandwidth, generator)
 
 
-@savable(formerly=("SieveUncertainty",))
+@savable(
+    formerly=("SieveUncertainty",),
+    renamed={"miss_sd": "smooth_bias", "rough_sd": "rough_bias"},
+)
 @dataclass(frozen=True, eq=False)
 class SeriesUncertainty:
     """The correction of every linear functional of h, and its covariance, in a space of features.
@@ -213,7 +219,7 @@ class SeriesUncertainty:
     correction : ndarray, shape (width,)
         What to add to h.
     covariance : ndarray, shape (width, width)
-    miss_sd, rough_sd : float
+    smooth_bias, rough_bias : float
         As in :class:`Debiased`.
     """
 
@@ -221,8 +227,8 @@ class SeriesUncertainty:
     features: LandmarkFeatures
     correction: FloatArray
     covariance: FloatArray
-    miss_sd: float
-    rough_sd: float
+    smooth_bias: float
+    rough_bias: float
 
     @property
     def width(self) -> int:
@@ -238,9 +244,9 @@ class SeriesUncertainty:
     def unseen(self, functional: Functional, applied: FloatArray) -> FloatArray:
         """Return the variance of what the features cannot see of a functional.
 
-        That is a smooth miss where no landmark is near, such as beyond the observed actions: the part of the
+        That is a smooth bias where no landmark is near, such as beyond the observed actions: the part of the
         functional's squared length in the kernel's space that the features do not have, for a mean over many
-        rows that of some of them. And it is the rough miss, which is one draw per row.
+        rows that of some of them. And it is the rough bias, which is one draw per row.
         """
         context = self.encoder.standardised(functional.context)
         points = [np.hstack([action, context]) / self.features.scales for _, action in functional.terms]
@@ -260,7 +266,7 @@ class SeriesUncertainty:
             kernel = gaussian_kernel(rows, rows, np.ones(rows.shape[1]))
             seen = signed @ self.features.encode(rows * self.features.scales)
             hidden = np.array([signed @ kernel @ signed - seen @ seen])
-        variance = self.miss_sd**2 * np.maximum(hidden, 0.0) + self.rough_sd**2 * np.maximum(rough, 0.0)
+        variance = self.smooth_bias**2 * np.maximum(hidden, 0.0) + self.rough_bias**2 * np.maximum(rough, 0.0)
         return np.asarray(variance)
 
     def band(self, plug_in: FloatArray, applied: FloatArray, unseen: FloatArray, alpha: float) -> Band:

@@ -79,7 +79,7 @@ class Band:
     Attributes
     ----------
     estimate : ndarray
-        Corrected for what h is known to miss, where the uncertainty has such a correction.
+        Corrected for the estimated bias of h, where the uncertainty has such a correction.
     lower, upper : ndarray
     standard_error : ndarray
     """

@@ -85,9 +85,10 @@ def ridge_losses(
     penalties: FloatArray = PENALTIES,
     advance: Advance = lambda: None,
 ) -> RidgePath:
-    """Regress ``target`` on features under all penalties, and judge them on the outcome, leaving rows out.
+    """Regress ``target`` on features under all penalties, with their leave-one-out losses on the outcome.
 
-    A target that was estimated from the outcomes of all rows cannot judge: it knows the rows left out.
+    A target that was estimated from the outcomes of all rows cannot serve for the loss: it contains the
+    outcome of the row that is left out.
 
     Parameters
     ----------
@@ -115,12 +116,12 @@ def ridge_losses(
     values, vectors = eigh(gram)
     shrinkage = 1.0 / (np.maximum(values, 0.0)[:, None] + total * penalties)
     rotated = vectors.T @ moments
-    judged = shrinkage * rotated[:, :1]
+    shrunk = shrinkage * rotated[:, :1]
     sums, products = np.zeros(len(penalties)), np.zeros((len(penalties), len(penalties)))
     for number, part in enumerate(parts):
         turned = (known[number] if number in known else encode(part)) @ vectors
         freedom = np.maximum(1.0 - (turned**2 @ shrinkage) * weight[part][:, None], _LEAST_FREEDOM)
-        losses = ((outcome[part][:, None] - turned @ judged) / freedom) ** 2
+        losses = ((outcome[part][:, None] - turned @ shrunk) / freedom) ** 2
         weighted = losses * weight[part][:, None]
         sums += weighted.sum(axis=0)
         products += weighted.T @ losses

@@ -103,7 +103,7 @@ class FeatureRegression:
     def train_epoch(self, learning_rate: float) -> float:
         """Improve the three maps in turn; return the mean loss of the second stage before the last step."""
         self._train_instrument_map(learning_rate)
-        # With images these features are dear, and both other blocks need them.
+        # With images these features are expensive, and both other blocks need them.
         instrument_features = self._instrument_features()
         self._train_context_map(learning_rate, *instrument_features)
         return self._train_action_map(learning_rate, *instrument_features)

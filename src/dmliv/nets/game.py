@@ -1,4 +1,4 @@
-"""The game of adversarial moments: a stack of models against a stack of critics, and the judging of both."""
+"""The game of adversarial moments: a stack of models against a stack of critics, and who wins it."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class GamePlan:
 
     @property
     def n_checkpoints(self) -> int:
-        """How often the players are judged: at regular times and at the end."""
+        """How often the players are evaluated: at regular times and at the end."""
         return math.ceil(self.epochs / self.evaluate_every)
 
     def rate_factor(self, progress: float) -> float:
@@ -188,7 +188,7 @@ def play(
     outcome : Tensor, shape (n,)
     plan : GamePlan
     fit_rows, heldout_rows : ndarray of int
-        Rows to learn from, in batches that all configurations share, and rows to judge on.
+        Rows to learn from, in batches that all configurations share, and validation rows.
     generator : numpy.random.Generator
         Order of the rows.
     progress : ProgressReporter

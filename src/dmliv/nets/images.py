@@ -150,7 +150,7 @@ def _triangle(cell: int) -> Tensor:
     return torch.outer(tent, tent).view(1, 1, 2 * cell, 2 * cell)
 
 
-# Describing images is by far the dearest encoding, and all models of a fit ask for the same table's.
+# Describing images is by far the most expensive encoding, and all models of a fit ask for the same table's.
 _KNOWN_HISTOGRAMS: WeakKeyDictionary[Table, tuple[IntArray, FloatArray]] = WeakKeyDictionary()
 
 

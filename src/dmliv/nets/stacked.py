@@ -388,7 +388,7 @@ class _StackedPass(torch.autograd.Function):
                         alpha=scale,
                         out=weight_gradient,
                     )
-            # Below the first layer nobody may want a gradient; the last value is then not used.
+            # Below the first layer a gradient may not be needed; the last value is then not used.
             below = gradient
             if index > 0 or ctx.needs_input_grad[0]:
                 shape = (net.n_members, hidden.shape[1], weight.shape[1])

@@ -159,7 +159,7 @@ def train(
     weight : Tensor, shape (n,), optional
         Row weights with mean one.
     heldout_sets : sequence of M index arrays, optional
-        Rows that judge each member; needed for ``plan.patience``.
+        Validation rows of each member; needed for ``plan.patience``.
     twins : sequence of M int, optional
         Members with the same number (and the same rows) see their rows in the same order, so that they differ
         by their settings alone.

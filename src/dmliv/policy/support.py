@@ -1,4 +1,4 @@
-"""How much of the data speaks about an action: its probability under the estimated action distribution."""
+"""Support of an action in the data: its probability under the estimated action distribution."""
 
 from __future__ import annotations
 

@@ -106,16 +106,16 @@ class ProjectedBoosting:
             nodes = draw_actions(distribution, rows, self.n_draws, draw_seed)
         points = _Points.at(nodes, rows, encoder, data, first_stage)
         n_rounds, held_out_losses = self.n_rounds, []
-        # Rows of no weight cannot judge; rounding down keeps at least one row that can teach.
+        # Rows of no weight say nothing about the loss; rounding down keeps at least one row to fit on.
         order = np.random.default_rng(split_seed).permutation(np.flatnonzero(data.weight > 0.0))
         held_out = np.sort(order[: int(self.validation_fraction * len(order))])
         if len(held_out):
             exact = distribution.evaluation_nodes(row_indices(distribution, held_out), _HELD_OUT_POINTS)
-            judge = _Judge(_Points.at(exact, held_out, encoder, data, first_stage), self.patience)
+            stopping = _EarlyStopping(_Points.at(exact, held_out, encoder, data, first_stage), self.patience)
             kept = points.take(np.setdiff1d(rows, held_out))
             with runtime.progress.stage("structural model: rounds", self.n_rounds) as advance:
-                self._boost(kept, self.n_rounds, tree_seed, advance, judge)
-            n_rounds, held_out_losses = judge.best_round, judge.losses
+                self._boost(kept, self.n_rounds, tree_seed, advance, stopping)
+            n_rounds, held_out_losses = stopping.best_round, stopping.losses
         with runtime.progress.stage("structural model", n_rounds) as advance:
             trees, losses = self._boost(points, n_rounds, tree_seed, advance)
         curves = {"training_losses": losses, "held_out_losses": held_out_losses}
@@ -127,7 +127,7 @@ class ProjectedBoosting:
         n_rounds: int,
         seed: int,
         advance: Callable[[], None],
-        judge: _Judge | None = None,
+        stopping: _EarlyStopping | None = None,
     ) -> tuple[TreeSum, list[float]]:
         """Return the trees and the training loss before the first and after every round."""
         fitted = TreeSum(float(np.average(points.target, weights=points.weight)), [], [])
@@ -135,8 +135,8 @@ class ProjectedBoosting:
         losses = [_mean_square(residual, points.weight)]
         pair_weights = (points.weight[:, None] * points.node_weights).reshape(-1)
         n_nodes = points.node_weights.shape[1]
-        if judge is not None:
-            judge.begin(fitted.start)
+        if stopping is not None:
+            stopping.begin(fitted.start)
         for index in range(n_rounds):
             tree = DecisionTreeRegressor(
                 max_depth=self.max_depth,
@@ -157,7 +157,7 @@ class ProjectedBoosting:
             residual = residual - fitted.steps[-1] * projected
             losses.append(_mean_square(residual, points.weight))
             advance()
-            if judge is not None and judge.is_done(tree, fitted.steps[-1]):
+            if stopping is not None and stopping.is_done(tree, fitted.steps[-1]):
                 break
         return fitted, losses
 
@@ -224,7 +224,7 @@ class _Points:
         return np.asarray((self.node_weights * values).sum(axis=1))
 
 
-class _Judge:
+class _EarlyStopping:
     """Follows the loss on held-out rows and says when to stop."""
 
     def __init__(self, points: _Points, patience: int) -> None:

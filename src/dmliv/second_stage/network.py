@@ -1,4 +1,4 @@
-"""h as an ensemble of networks; the encoding is chosen on rows the nuisances never saw."""
+"""h as an ensemble of networks; the encoding is chosen by held-out loss."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from dmliv.second_stage.projection import DrawRule
 from dmliv.second_stage.structural import StructuralModel
 from dmliv.second_stage.structural_encoder import StructuralColumns, StructuralEncoder, evaluate
 
-# Trials that only choose an encoding learn from, and are validated on, no more rows (per half) than this.
+# Trials that only choose an encoding learn from, and are validated on, no more rows per split than this.
 _MOST_CHOICE_ROWS = 2000
 
 
@@ -249,7 +249,8 @@ class NeuralStructural:
     ) -> dict[str, float]:
         """Return the mean held-out loss of every encoding; nothing if there is only one.
 
-        One network per encoding and half is trained and validated on rows that its nuisances never saw.
+        One network per encoding and validation split is trained, and validated on rows that neither it nor
+        its nuisances were fitted on.
         """
         if not self.needs_validation:
             return {}
@@ -257,11 +258,11 @@ class NeuralStructural:
         members: list[Member] = []
         twins: list[int] = []
         validation_rows: list[IntArray] = []
-        for half, split in enumerate(first_stage.splits):
+        for number, split in enumerate(first_stage.splits):
             fit_rows = generator.permutation(split.fit_rows)[:most_rows]
             validation_rows.append(generator.permutation(split.validation_rows)[:most_rows])
             members.extend(Member(encoding, split, fit_rows) for encoding in encodings)
-            twins.extend([half] * len(encodings))
+            twins.extend([number] * len(encodings))
         objective, _ = self._train(
             data,
             encoder,
@@ -272,12 +273,12 @@ class NeuralStructural:
             runtime=runtime,
             twins=twins,
         )
-        by_half = []
-        for half, rows in enumerate(validation_rows):
-            of_half = range(half * len(encodings), (half + 1) * len(encodings))
-            errors = data.outcome[rows] - objective.projections(rows, of_half)
-            by_half.append(data.weight[rows] * errors**2)
-        losses = np.concatenate(by_half, axis=1).mean(axis=1)
+        by_split = []
+        for number, rows in enumerate(validation_rows):
+            of_split = range(number * len(encodings), (number + 1) * len(encodings))
+            errors = data.outcome[rows] - objective.projections(rows, of_split)
+            by_split.append(data.weight[rows] * errors**2)
+        losses = np.concatenate(by_split, axis=1).mean(axis=1)
         return dict(zip(encodings, losses.tolist(), strict=True))
 
     def _train(

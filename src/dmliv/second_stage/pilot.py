@@ -31,7 +31,7 @@ from dmliv.parallel.runtime import Runtime
 from dmliv.second_stage.action_mean import ActionMean, PilotRows
 from dmliv.second_stage.pilot_model import CONTROL, STRUCTURAL, PilotModel, PilotSpace
 
-# Changes of the control variable's slope with context and instrument that are expected: none to speak of. A
+# Changes of the control variable's slope with context and instrument that are expected: hardly any. A
 # larger value leaves h less certain wherever the instrument is not strong, though in most data the slope is
 # the same everywhere. Between contexts the evidence has to be strong: where the instrument is weak, level and
 # slopes of h can look like it.
@@ -92,7 +92,7 @@ class Pilot:
     def evidence_against(
         self, data: TrainingData, distribution: ActionDistribution, *, seed: int
     ) -> dict[str, float]:
-        """Return how strongly the moments speak for a remainder: logarithms of Bayes factors, by its size.
+        """Return the logarithm of the Bayes factor for a remainder, by its size.
 
         The remainder h - pilot has the covariances of h, times a small factor: of its common slope, its
         common curve, all slopes, or slopes and curves. Its projection on context and instrument is then a

@@ -57,7 +57,7 @@ def fit_structural(
     details: dict[str, object] = {"evidence_against_pilot": first_stage.pilot_evidence, "remainder_size": 0.0}
     if first_stage.pilot_stands:
         return PilotedModel(pilot.model, None, details)
-    left = first_stage.left_by_pilot(data)
+    left = first_stage.residual_rows(data)
     remainder = learn(left)
     added = remainder.predict(data.context, data.action_spec.vectors(data.action))
     details["remainder_size"] = float(added.std() / max((data.outcome - left.outcome).std(), 1e-12))

@@ -1,4 +1,4 @@
-"""Trials of one role: asked of Optuna, judged, and kept in a file that a later call goes on with."""
+"""Trials of one role: asked of Optuna, validated, and kept in a file that a later call continues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FAMILY = "family"
 # Names of what is kept beside a trial or a study.
 _REFERENCE, _FINGERPRINT, _SEED, _GAIN, _DIVERGED = "reference", "fingerprint", "seed", "gain", "diverged"
 
-Judge = Callable[[Any], FloatArray]
+HeldOutLosses = Callable[[Any], FloatArray]
 
 
 def open_storage(path: str | os.PathLike[str] | None) -> BaseStorage:
@@ -144,12 +144,12 @@ class RoleStudy:
             study.tell(trial.number, state=TrialState.FAIL)
         return cls(role, space, study, seed, weight)
 
-    def run(self, judge: Judge, limits: Limits, progress: ProgressReporter) -> None:
+    def run(self, losses_of: HeldOutLosses, limits: Limits, progress: ProgressReporter) -> None:
         """Judge candidates until a limit is reached.
 
         Parameters
         ----------
-        judge : callable
+        losses_of : callable
             Fits a learner and returns its losses on rows it never saw, shape (rows,).
         limits : Limits
         progress : ProgressReporter
@@ -159,9 +159,9 @@ class RoleStudy:
                 advance()
             while not limits.reached(len(self._counted())):
                 if _REFERENCE not in self.study.user_attrs or not self._counted():
-                    self._judge_own(judge)
+                    self._try_own(losses_of)
                 else:
-                    self._judge_next(judge)
+                    self._try_next(losses_of)
                 advance()
 
     def trials(self, margin: float) -> tuple[TuningTrial, ...]:
@@ -193,8 +193,8 @@ class RoleStudy:
             if trial.state == TrialState.COMPLETE or _DIVERGED in trial.user_attrs
         ]
 
-    def _judge_own(self, judge: Judge) -> None:
-        losses = judge(self.space.learner(self.space.own, {}))
+    def _try_own(self, losses_of: HeldOutLosses) -> None:
+        losses = losses_of(self.space.learner(self.space.own, {}))
         self.study.set_user_attr(_REFERENCE, losses.tolist())
         families = CategoricalDistribution(tuple(self.space.families))
         self.study.add_trial(
@@ -206,7 +206,7 @@ class RoleStudy:
             )
         )
 
-    def _judge_next(self, judge: Judge) -> None:
+    def _try_next(self, losses_of: HeldOutLosses) -> None:
         # A sampler seeded by the number of the trial: a search that was stopped goes on as if it was not.
         done = self._counted()
         seed = int(np.random.SeedSequence([self.seed, len(done)]).generate_state(1)[0])
@@ -223,7 +223,7 @@ class RoleStudy:
             self._tell(trial, same.value, same.user_attrs[_GAIN])
             return
         try:
-            losses = judge(self.space.learner(family, _settings(trial.params)))
+            losses = losses_of(self.space.learner(family, _settings(trial.params)))
         except TrainingDivergedError:
             trial.set_user_attr(_DIVERGED, True)
             self.study.tell(trial, state=TrialState.FAIL)

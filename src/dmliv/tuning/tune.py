@@ -162,18 +162,18 @@ class _Search:
         split_seed, fit_seed = (int(state) for state in np.random.SeedSequence(seed).generate_state(2))
         order = np.random.default_rng(split_seed).permutation(len(self.data))[:max_rows]
         n_validation = max(1, round(validation_fraction * len(order)))
-        judging, fitting = (
+        validation, fitting = (
             self.data.take(np.sort(order[:n_validation])),
             self.data.take(np.sort(order[n_validation:])),
         )
-        parts = (*_arrays(judging), *_arrays(fitting), self.own, self.space, self.n_folds, seed)
+        parts = (*_arrays(validation), *_arrays(fitting), self.own, self.space, self.n_folds, seed)
         silent = replace(self.runtime, progress=SilentProgress())
         chosen = self.own
         trials: list[TuningTrial] = []
         for role in ROLES:
             if role == "outcome" and not self.orthogonal:
                 continue
-            rows = judging if role == "structural" else fitting
+            rows = validation if role == "structural" else fitting
             described = (*parts, chosen) if role == "structural" else parts
             study = RoleStudy.open(
                 role,
@@ -185,32 +185,32 @@ class _Search:
             )
             share = None if budget_minutes is None else _TIME_SHARES[role] * 60.0 * budget_minutes
             limits = Limits(n_trials, None if share is None else start + share)
-            judge = self._judge(role, fitting, judging, chosen, fit_seed, silent)
-            study.run(judge, limits, self.runtime.progress)
+            losses_of = self._losses_of(role, fitting, validation, chosen, fit_seed, silent)
+            study.run(losses_of, limits, self.runtime.progress)
             found = study.trials(margin)
             trials.extend(found)
             best = next(trial for trial in found if trial.chosen)
             chosen = replace(chosen, **{role: study.space.learner(best.family, best.settings)})
         return TuningResult(chosen, tuple(trials))
 
-    def _judge(
+    def _losses_of(
         self,
         role: str,
         fitting: TrainingData,
-        judging: TrainingData,
+        validation: TrainingData,
         chosen: Learners,
         seed: int,
         runtime: Runtime,
     ) -> Callable[[Any], FloatArray]:
-        """Return what judges a learner of a role; all learners meet the same splits and seeds."""
+        """Return held-out losses of a learner in a role; all learners meet the same splits and seeds."""
         if role == "outcome":
             return lambda learner: outcome_losses(learner, fitting, seed=seed, runtime=runtime)
         if role == "action":
             return lambda learner: action_losses(learner, fitting, seed=seed, runtime=runtime)
         first_stage: list[FirstStage] = []
 
-        def judge(learner: Any) -> FloatArray:
-            # Fitted once, and only if there is something left to judge.
+        def losses_of(learner: Any) -> FloatArray:
+            # Fitted once, and only if there are trials left.
             if not first_stage:
                 first_stage.append(
                     cross_fit(
@@ -220,12 +220,12 @@ class _Search:
                         self.n_folds,
                         seed=seed,
                         runtime=self.runtime,
-                        judged=True,
+                        validates=True,
                     )
                 )
-            return structural_losses(learner, fitting, first_stage[0], judging, seed=seed, runtime=runtime)
+            return structural_losses(learner, fitting, first_stage[0], validation, seed=seed, runtime=runtime)
 
-        return judge
+        return losses_of
 
 
 def _own_learners(estimator: Any) -> Learners:

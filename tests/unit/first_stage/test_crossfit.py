@@ -67,7 +67,7 @@ def distribution_tensors(distribution: ActionDistribution) -> list[torch.Tensor]
 
 
 def fit(data: TrainingData, pair: tuple[Any, Any], runtime: Runtime, **options: Any) -> FirstStage:
-    settings = {"n_folds": N_FOLDS, "seed": SEED, "judged": False} | options
+    settings = {"n_folds": N_FOLDS, "seed": SEED, "validates": False} | options
     return cross_fit(data, pair[0], pair[1], runtime=runtime, **settings)
 
 
@@ -245,11 +245,11 @@ class TestNoLeakage:
 
     @pytest.mark.parametrize("n_folds", [1, N_FOLDS])
     @pytest.mark.parametrize("name", ["one encoding", "choice of encodings", "linear"])
-    def test_rows_that_judge_the_second_stage(
+    def test_validation_rows_of_the_second_stage(
         self, data: TrainingData, runtime: Runtime, n_folds: int, name: str
     ) -> None:
-        """On its judging rows a split's nuisances know neither outcome nor action."""
-        honest = fit(data, LEARNERS[name], runtime, n_folds=n_folds, judged=True)
+        """On its validation rows a split's nuisances know neither outcome nor action."""
+        honest = fit(data, LEARNERS[name], runtime, n_folds=n_folds, validates=True)
         assert honest.splits
         split = honest.splits[-1]
         rows = split.validation_rows
@@ -260,31 +260,31 @@ class TestNoLeakage:
             LEARNERS[name],
             runtime,
             n_folds=n_folds,
-            judged=True,
+            validates=True,
         ).splits[-1]
         np.testing.assert_array_equal(changed.validation_rows, rows)
         np.testing.assert_array_equal(changed.target[rows], split.target[rows])
         assert_same_distribution(changed.distribution, split.distribution, torch.from_numpy(rows))
 
 
-class TestJudgedSplits:
+class TestValidationSplits:
     @pytest.mark.parametrize("n_folds", [1, 2, N_FOLDS])
     def test_rows_are_apart_and_complete(self, data: TrainingData, runtime: Runtime, n_folds: int) -> None:
-        result = fit(data, LEARNERS["linear"], runtime, n_folds=n_folds, judged=True)
+        result = fit(data, LEARNERS["linear"], runtime, n_folds=n_folds, validates=True)
         everything = np.arange(len(data))
         for split in result.splits:
             both = np.concatenate([split.fit_rows, split.validation_rows])
             np.testing.assert_array_equal(np.sort(both), everything)
             assert split.target.shape == (len(data),)
             assert split.distribution.n_rows == len(data)
-        judging = np.concatenate([split.validation_rows for split in result.splits])
-        assert len(np.unique(judging)) == len(judging)
+        validation = np.concatenate([split.validation_rows for split in result.splits])
+        assert len(np.unique(validation)) == len(validation)
         assert result.n_members >= n_folds
 
-    def test_judging_rows_share_no_fold_with_the_rows_that_were_learned_from(
+    def test_validation_rows_share_no_fold_with_the_rows_that_were_learned_from(
         self, data: TrainingData, runtime: Runtime
     ) -> None:
-        result = fit(data, LEARNERS["linear"], runtime, judged=True)
+        result = fit(data, LEARNERS["linear"], runtime, validates=True)
         for split in result.splits:
             assert not set(result.fold[split.validation_rows]) & set(result.fold[split.fit_rows])
 
@@ -293,7 +293,7 @@ class TestJudgedSplits:
         self, data: TrainingData, runtime: Runtime, n_folds: int
     ) -> None:
         pair = (RegressorOutcome(DummyRegressor()), RegressorAction(DummyRegressor()))
-        result = fit(data, pair, runtime, n_folds=n_folds, judged=True)
+        result = fit(data, pair, runtime, n_folds=n_folds, validates=True)
         for split in result.splits:
             np.testing.assert_allclose(split.target, data.outcome[split.fit_rows].mean())
             assert isinstance(split.distribution, ResidualDistribution)
@@ -307,7 +307,7 @@ class TestJudgedSplits:
             )
 
     def test_plug_in_targets(self, data: TrainingData, runtime: Runtime) -> None:
-        result = fit(data, (None, RegressorAction(LinearRegression())), runtime, n_folds=1, judged=True)
+        result = fit(data, (None, RegressorAction(LinearRegression())), runtime, n_folds=1, validates=True)
         assert result.splits
         for split in result.splits:
             np.testing.assert_array_equal(split.target, data.outcome)
@@ -319,8 +319,8 @@ class TestJudgedSplits:
 class TestReproducibility:
     @learners
     def test_number_of_jobs(self, data: TrainingData, runtime: Runtime, pair: tuple[Any, Any]) -> None:
-        one = fit(data, pair, runtime, judged=True)
-        two = fit(data, pair, replace(runtime, n_jobs=2), judged=True)
+        one = fit(data, pair, runtime, validates=True)
+        two = fit(data, pair, replace(runtime, n_jobs=2), validates=True)
         np.testing.assert_array_equal(one.target, two.target)
         assert_same_distribution(one.distribution, two.distribution)
         for first, second in zip(one.splits, two.splits, strict=True):

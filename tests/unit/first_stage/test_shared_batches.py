@@ -158,7 +158,7 @@ class TestSample:
         self, data: TrainingData, tiny: NetworkSettings, runtime: Runtime
     ) -> None:
         whole = cross_fit(
-            data, NeuralOutcome(tiny), NeuralAction(tiny, 2), 3, seed=0, runtime=runtime, judged=True
+            data, NeuralOutcome(tiny), NeuralAction(tiny, 2), 3, seed=0, runtime=runtime, validates=True
         )
         rows = np.array([3, 10, 11, 70])
         part, some = first_stage_at(whole, rows), data_at(data, rows)

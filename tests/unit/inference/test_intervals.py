@@ -139,7 +139,7 @@ class TestIdentities:
             for action in (inside, outside)
         ]
         # Far out h may be wrong by the whole prior, smooth and rough, in standard deviations of the outcome.
-        prior = np.hypot(Debiased().miss_sd, Debiased().rough_sd)
+        prior = np.hypot(Debiased().smooth_bias, Debiased().rough_bias)
         assert widths[1] > 1.5 * widths[0]
         assert widths[1] == pytest.approx(2 * 1.96 * prior * np.std(rows.Y), rel=0.1)
 
@@ -164,7 +164,7 @@ class TestStandardErrors:
         widths = []
         for miss in (0.1, 1.0, 10.0):
             est = DMLIV(linear_learners(), n_folds=3, random_state=0)
-            est.fit(rows.Y, rows.T, Z=rows.Z, X=rows.X, inference=Debiased(n_landmarks=60, miss_sd=miss))
+            est.fit(rows.Y, rows.T, Z=rows.Z, X=rows.X, inference=Debiased(n_landmarks=60, smooth_bias=miss))
             widths.append(np.diff(est.ate_interval(rows.X))[0])
         assert widths[0] < widths[1] < widths[2]
 
@@ -172,7 +172,7 @@ class TestStandardErrors:
         single, average = [], []
         for rough in (0.0, 0.5):
             est = DMLIV(linear_learners(), n_folds=3, random_state=0)
-            settings = Debiased(n_landmarks=60, rough_sd=rough)
+            settings = Debiased(n_landmarks=60, rough_bias=rough)
             est.fit(rows.Y, rows.T, Z=rows.Z, X=rows.X, inference=settings)
             single.append(np.subtract(*est.predict_interval(0.0, rows.X)) / -3.919928)
             average.append(np.subtract(*est.ate_interval(rows.X)) / -3.919928)
@@ -276,11 +276,11 @@ class TestBadInput:
         "settings",
         [
             {"n_landmarks": 0},
-            {"miss_sd": 0.0},
-            {"rough_sd": -0.1},
-            {"rough_sd": float("inf")},
+            {"smooth_bias": 0.0},
+            {"rough_bias": -0.1},
+            {"rough_bias": float("inf")},
             {"action_bandwidth": -1.0},
-            {"miss_sd": float("nan")},
+            {"smooth_bias": float("nan")},
         ],
     )
     def test_settings(self, settings: Any) -> None:

@@ -123,7 +123,7 @@ class TestRemainder:
     def test_what_the_pilot_leaves(self, holding: dict[str, Any]) -> None:
         data = prepare(**holding)
         stage = piloted().fit(**holding).first_stage_
-        left = stage.left_by_pilot(data)
+        left = stage.residual_rows(data)
         np.testing.assert_allclose(left.outcome, data.outcome - stage.pilot.values)
         np.testing.assert_array_equal(left.action, data.action)
 
