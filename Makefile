@@ -18,6 +18,9 @@ INTEROP_VENV := .venv-interop
 INTEROP_BIN := $(INTEROP_VENV)/bin
 INTEROP_STAMP := $(INTEROP_VENV)/.dmliv-setup
 INTEROP_PIP := $(INTEROP_BIN)/python -m pip --disable-pip-version-check
+LOWEST_VENV := .venv-lowest
+LOWEST_BIN := $(LOWEST_VENV)/bin
+LOWEST_STAMP := $(LOWEST_VENV)/.dmliv-setup
 # Such as PEERS_FLAGS="--seeds 10-12".
 PEERS_FLAGS ?=
 # Twice quiet: errors still show, notes about indexes do not.
@@ -49,6 +52,24 @@ $(STAMP): pyproject.toml constraints.txt
 .PHONY: test
 test: setup  ## Run the tests
 	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS)
+
+.PHONY: coverage
+coverage: setup  ## Run the tests and show which lines they do not reach
+	$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --cov --cov-report=term --cov-report=html
+
+.PHONY: test-lowest
+test-lowest: $(LOWEST_STAMP)  ## Run the tests with the lowest versions that pyproject.toml allows
+	$(ONE_THREAD) $(LOWEST_BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --ignore tests/docs
+
+# The package's own dependencies are the lowest that it declares; what only the tests need is as new as can be.
+$(LOWEST_STAMP): pyproject.toml
+	@echo "setup: creating $(LOWEST_VENV) (a few minutes the first time)"
+	@test -x $(LOWEST_BIN)/python || $(PYTHON) -m venv $(LOWEST_VENV)
+	@$(LOWEST_BIN)/python -m pip install $(PIP_FLAGS) uv
+	@$(LOWEST_BIN)/uv pip compile -q --resolution lowest-direct pyproject.toml -o $(LOWEST_VENV)/lowest.txt
+	@$(LOWEST_BIN)/uv pip install -q --python $(LOWEST_BIN)/python -e ".[dev]" -c $(LOWEST_VENV)/lowest.txt
+	@touch $@
+	@echo "setup: done"
 
 .PHONY: test-browser
 test-browser: setup  ## Open the HTML report in a browser (needs chromium and chromium-driver)
