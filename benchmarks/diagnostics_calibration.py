@@ -24,7 +24,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import RidgeCV
 
 from dmliv import DMLIV, IVData
-from dmliv.data import prepare
+from dmliv.data import FloatArray, prepare
 from dmliv.diagnostics import WEAK_F, diagnose
 from dmliv.diagnostics.diagnose import BALANCED, FOLD_SPREAD, MOMENT_LEVEL, UNSUPPORTED, WEAK_CONTEXTS
 from dmliv.diagnostics.strength import instrument_strength
@@ -63,35 +63,32 @@ def two_instruments(n: int, seed: int, *, direct: float, curved: bool, balanced:
 
 def partly_moved(n: int, seed: int, *, weak_share: float) -> IVData:
     """Draw a problem whose instruments do nothing in so many contexts, those with a low first column."""
-    rng = np.random.default_rng([seed, 78])
-    X, Z, hidden = rng.uniform(-1.0, 1.0, (n, 2)), rng.standard_normal((n, 2)), rng.standard_normal(n)
+    X, Z, hidden, noise = _draw_rows(n, seed, 78)
     moves = X[:, 0] > 2.0 * weak_share - 1.0
     T = 0.5 * X[:, 0] + moves * (0.8 * Z[:, 0] + 0.6 * Z[:, 1]) + 0.8 * hidden
-    return IVData(T + X[:, 0] + 0.9 * (0.8 * hidden + 0.6 * rng.standard_normal(n)), T, Z, X)
+    return IVData(T + X[:, 0] + noise, T, Z, X)
 
 
 def inner_optimum(n: int, seed: int) -> IVData:
     """Draw a problem whose best action in a context is the usual one there."""
-    rng = np.random.default_rng([seed, 79])
-    X, Z, hidden = rng.uniform(-1.0, 1.0, (n, 2)), rng.standard_normal((n, 2)), rng.standard_normal(n)
+    X, Z, hidden, noise = _draw_rows(n, seed, 79)
     T = 0.5 * X[:, 0] + 0.8 * Z[:, 0] + 0.6 * Z[:, 1] + 0.8 * hidden
-    noise = 0.9 * (0.8 * hidden + 0.6 * rng.standard_normal(n))
     return IVData(-((T - 0.5 * X[:, 0]) ** 2) + noise, T, Z, X)
 
 
 def strange_cluster(n: int, seed: int, *, times: float) -> IVData:
     """Draw a problem with clusters of rows in a row; the noise of the first is so many times the usual."""
-    rng = np.random.default_rng([seed, 80])
-    X, Z, hidden = rng.uniform(-1.0, 1.0, (n, 2)), rng.standard_normal((n, 2)), rng.standard_normal(n)
+    X, Z, hidden, noise = _draw_rows(n, seed, 80)
     T = 0.5 * X[:, 0] + 0.8 * Z[:, 0] + 0.6 * Z[:, 1] + 0.8 * hidden
-    noise = 0.9 * (0.8 * hidden + 0.6 * rng.standard_normal(n))
     noise[: n // _CLUSTERS] *= times
     return IVData(T + X[:, 0] + noise, T, Z, X)
 
 
-def ticket(n: int, seed: int, strength: float) -> IVData:
-    """Draw ticket demand."""
-    return TicketDemand(instrument_strength=strength).sample(n, seed=seed)
+def _draw_rows(n: int, seed: int, stream: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Draw contexts and instruments, both (n, 2), hidden causes (n,) and the noise they share, (n,)."""
+    rng = np.random.default_rng([seed, stream])
+    X, Z, hidden = rng.uniform(-1.0, 1.0, (n, 2)), rng.standard_normal((n, 2)), rng.standard_normal(n)
+    return X, Z, hidden, 0.9 * (0.8 * hidden + 0.6 * rng.standard_normal(n))
 
 
 def lines() -> Learners:
@@ -133,7 +130,7 @@ def _two(direct: float, *, curved: bool, balanced: bool = True) -> Callable[[int
 
 
 def _ticket(strength: float) -> Callable[[int, int], IVData]:
-    return lambda n, seed: ticket(n, seed, strength)
+    return lambda n, seed: TicketDemand(instrument_strength=strength).sample(n, seed=seed)
 
 
 def _part(weak_share: float) -> Callable[[int, int], IVData]:

@@ -79,7 +79,16 @@ class EconMLPeer(_EffectOnly):
         return np.ravel(self.fitted_.const_marginal_effect(X))
 
 
-class LinearModelsPeer(_EffectOnly):
+class _ConstantEffect(_EffectOnly):
+    """An estimator whose effect is one number."""
+
+    coefficient_: float
+
+    def _slope(self, X: FloatArray) -> FloatArray:
+        return np.full(len(X), self.coefficient_)
+
+
+class LinearModelsPeer(_ConstantEffect):
     """An instrumental regression of linearmodels with a constant effect and linear controls.
 
     Parameters
@@ -103,11 +112,8 @@ class LinearModelsPeer(_EffectOnly):
         self.coefficient_ = float(solved.params.iloc[-1])
         return self
 
-    def _slope(self, X: FloatArray) -> FloatArray:
-        return np.full(len(X), self.coefficient_)
 
-
-class DoubleMLPeer(_EffectOnly):
+class DoubleMLPeer(_ConstantEffect):
     """DoubleML's interactive model for a binary instrument and action: one effect, that of compliers.
 
     Parameters
@@ -139,9 +145,6 @@ class DoubleMLPeer(_EffectOnly):
         model.set_sample_splitting([list(folds.split(X, T + 2.0 * Z[:, 0]))])
         self.coefficient_ = float(model.fit().coef[0])
         return self
-
-    def _slope(self, X: FloatArray) -> FloatArray:
-        return np.full(len(X), self.coefficient_)
 
 
 def load(name: str) -> Any:

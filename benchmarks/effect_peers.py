@@ -1,6 +1,6 @@
-"""Estimators of EconML, DoubleML and linearmodels on the two designs that are judged by effects.
+"""Estimators of EconML, DoubleML and linearmodels on the two designs with known effects.
 
-Rows, seeds and judging are those of ``dmliv bench run mean-effects``, whose records stand beside;
+Rows, seeds and measures are those of ``dmliv bench run mean-effects``, whose records stand beside;
 ``effect_peer_estimators.py`` has the settings of the others. Finished fits are kept, so that a stopped run
 goes on where it was. Fits need the extra ``peers``; ``make bench-effect-peers`` makes an environment with it.
 The page is written from the records alone, and needs nothing of it::

@@ -41,7 +41,7 @@ PACKAGES = ("econml", "linearmodels")
 
 @dataclass(frozen=True)
 class PeerTask:
-    """A problem with one continuous action, judged at its test points; the seconds are those of ``fit``."""
+    """A problem with one continuous action, measured at its test points; the seconds are those of ``fit``."""
 
     problem: Any
     name: str
@@ -52,7 +52,7 @@ class PeerTask:
         data: IVData = self.problem.sample(rows, seed=seed)
         return data
 
-    def judge(self, estimator: Any, data: IVData, seed: int) -> Metrics:
+    def evaluate(self, estimator: Any, data: IVData, seed: int) -> Metrics:
         """Fit, then measure the error."""
         del seed
         start = time.perf_counter()
@@ -64,7 +64,7 @@ class PeerTask:
         return {ERROR: float(np.mean((estimator.predict(T, X) - truth) ** 2)), SECONDS: seconds}
 
     def note(self) -> str:
-        """Return how estimators are judged."""
+        """Return how estimators are evaluated."""
         return "Mean squared error of E[Y | do(t), x] at the test points of the problem."
 
 
@@ -94,8 +94,8 @@ def peer_grid() -> Grid:
 def best_peer(groups: Sequence[Group]) -> Group | None:
     """Return the peer of a cell with the lowest median error."""
     ours = {method.name for method in OURS}
-    rivals = [g for g in groups if g.method.name not in ours and len(g.values(ERROR))]
-    return min(rivals, key=lambda group: float(np.median(group.values(ERROR))), default=None)
+    peers = [g for g in groups if g.method.name not in ours and len(g.values(ERROR))]
+    return min(peers, key=lambda group: float(np.median(group.values(ERROR))), default=None)
 
 
 def table(groups: Sequence[Group]) -> list[str]:

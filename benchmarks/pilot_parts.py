@@ -22,12 +22,17 @@ import numpy as np
 from peer_common import run_missing
 
 from dmliv import DMLIV
-from dmliv.benchmark.effect_tasks import card_tasks, encouragement_tasks
 from dmliv.benchmark.store import RecordStore
-from dmliv.benchmark.suite_tasks import ordinary_tasks, suite_tasks, violation_tasks
 from dmliv.benchmark.summary import Contents, arrange, cell_label
 from dmliv.benchmark.tables import caption
-from dmliv.benchmark.tasks import demand
+from dmliv.benchmark.tasks import (
+    card_tasks,
+    demand,
+    encouragement_tasks,
+    ordinary_tasks,
+    suite_tasks,
+    violation_tasks,
+)
 from dmliv.benchmark.trials import Cell, Grid, Method, Metric, plan
 from dmliv.cli.bench import read_numbers
 from dmliv.data import FloatArray

@@ -174,13 +174,10 @@ def write_rows(folder: Path, n_rows: int, seed: int) -> None:
 
 def fit_on_files(folder: Path, n_rows: int, pass_rows: int, seed: int) -> dict[str, Any]:
     """Fit the default to a folder."""
-    from dmliv.streaming import fit as streaming_fit  # noqa: PLC0415
-
     rows = ParquetRows(folder, **COLUMNS)
 
     def fit(stages: StageTimes) -> DMLIV:
-        streaming_fit.progress_for = lambda verbose: stages
-        return fit_parquet(DMLIV(random_state=seed), rows, pass_rows=pass_rows)
+        return fit_parquet(DMLIV(random_state=seed), rows, pass_rows=pass_rows, progress=stages)
 
     found = measured(fit, n_rows, 4 * 27 * n_rows, seed)
     return {**found, "pass_rows": pass_rows}
@@ -321,6 +318,27 @@ def in_own_process(what: str, options: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def run_missing(record: Record, given: argparse.Namespace, rows: Sequence[int]) -> None:
+    """Run the fits of a part that are not on record, or all again if that is asked for."""
+    part = given.part
+    varied: dict[str, Sequence[int]] = {}
+    if part == "parquet":
+        varied = {"pass_rows": [given.pass_rows]}
+    elif part == "batches":
+        varied = {"batch_size": BATCH_SIZES}
+    for n_rows, *values in itertools.product(rows, *varied.values()):
+        wanted = {"rows": n_rows, "seed": given.seed, **dict(zip(varied, values, strict=True))}
+        if not given.again and record.has_fit(part, wanted):
+            continue
+        if part == "parquet":
+            folder = given.folder / f"{n_rows}-{given.seed}"
+            write_rows(folder, n_rows, given.seed)
+            record.put_fit(part, in_own_process("one-folder", {**wanted, "folder": folder}))
+        else:
+            key = ("rows", "seed", "batch_size") if part == "batches" else ("rows",)
+            record.put_fit(part, in_own_process("one-fit", wanted), key)
+
+
 def main() -> None:
     """Run one part; what is on record is not run again, unless asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -340,23 +358,8 @@ def main() -> None:
         print(json.dumps(fit_in_memory(rows[0], given.seed, given.batch_size)))
     elif given.part == "one-folder":
         print(json.dumps(fit_on_files(given.folder, rows[0], given.pass_rows, given.seed)))
-    elif given.part == "memory":
-        for n_rows in rows:
-            wanted = {"rows": n_rows, "seed": given.seed}
-            if given.again or not record.has_fit("memory", wanted):
-                record.put_fit("memory", in_own_process("one-fit", wanted))
-    elif given.part == "parquet":
-        for n_rows in rows:
-            wanted = {"rows": n_rows, "seed": given.seed, "pass_rows": given.pass_rows}
-            if given.again or not record.has_fit("parquet", wanted):
-                folder = given.folder / f"{n_rows}-{given.seed}"
-                write_rows(folder, n_rows, given.seed)
-                record.put_fit("parquet", in_own_process("one-folder", {**wanted, "folder": folder}))
-    elif given.part == "batches":
-        for n_rows, batch_size in itertools.product(rows, BATCH_SIZES):
-            wanted = {"rows": n_rows, "seed": given.seed, "batch_size": batch_size}
-            if given.again or not record.has_fit("batches", wanted):
-                record.put_fit("batches", in_own_process("one-fit", wanted), ("rows", "seed", "batch_size"))
+    elif given.part in DEFAULT_ROWS:
+        run_missing(record, given, rows)
     elif given.part == "engine":
         record.put("engine", engine())
     elif given.part == "overhead":

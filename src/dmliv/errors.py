@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     # scikit-learn ships no types; these are the bases its class has at run time.
     class _SklearnNotFittedError(ValueError, AttributeError): ...
@@ -37,6 +39,54 @@ class TrainingDivergedError(DMLIVError, RuntimeError):
 
 class ModelFileError(DMLIVError, ValueError):
     """A model file that cannot be read or written: absent, damaged, foreign, or from a newer version."""
+
+
+def check_whole(*, least: int = 1, **values: object) -> None:
+    """Raise unless every value, given by its name, is a whole number of at least ``least``."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+            kind = "a positive whole number" if least == 1 else f"a whole number of at least {least}"
+            raise InputError(f"Expected {kind} for {name}, got {value!r}; pass {least} or more.")
+
+
+def check_each_whole(name: str, values: object, *, length: int | None = None) -> None:
+    """Raise unless ``values`` is a tuple or list of positive whole numbers, of a given length."""
+    if not isinstance(values, (tuple, list)) or not values or length not in (None, len(values)):
+        raise InputError(
+            f"Expected {'' if length is None else f'{length} '}positive whole numbers for {name}, got "
+            f"{values!r}; pass such numbers."
+        )
+    for value in values:
+        check_whole(**{name: value})
+
+
+def check_number(
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
+    **values: object,
+) -> None:
+    """Raise unless every value, given by its name, is a finite number within the bounds.
+
+    Parameters
+    ----------
+    above, least : float, optional
+        Lower bounds, without and with the bound itself.
+    below, most : float, optional
+        Upper bounds, likewise.
+    **values
+    """
+    bounds = {"above": above, "of at least": least, "below": below, "at most": most}
+    limits = " and ".join(f"{words} {bound:g}" for words, bound in bounds.items() if bound is not None)
+    for name, value in values.items():
+        fine = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+        number = float(value) if fine else np.nan  # type: ignore[arg-type]
+        fine = np.isfinite(number)
+        fine = fine and (above is None or number > above) and (least is None or number >= least)
+        if not (fine and (below is None or number < below) and (most is None or number <= most)):
+            raise InputError(f"Expected a finite number {limits} for {name}, got {value!r}; pass another.")
 
 
 def listed(values: Iterable[object], most: int = _MOST_LISTED) -> str:

@@ -101,7 +101,7 @@ class TestBadInput:
         with pytest.raises(InputError, match="at least 202 rows, got 100"):
             estimator.fit(**plain.roles)
         for n_folds in (0, -1, 2.5, "ten", None):
-            with pytest.raises(InputError, match="positive whole number of folds"):
+            with pytest.raises(InputError, match="positive whole number for n_folds"):
                 estimator.set_params(n_folds=n_folds).fit(**plain.roles)
 
     def test_parameters_that_cannot_work(self, make: Any, tiny_learners: Learners, plain: Any) -> None:

@@ -137,93 +137,63 @@ class BanditNetwork:
 
 
 @dataclass(frozen=True, eq=False)
-class NetworkReward:
-    """A trained network with the precision of its parameters, one diagonal for each action.
+class GradientReward:
+    """Mean and width of rewards from a network and its gradient, over sqrt(m), with m the smaller width.
 
     Attributes
     ----------
     network : BanditNetwork
     precision : K triples of ndarrays
-        ridge + sum of gradient^2 / m over the rows of an action, with m the smaller width.
+        Of the parameters, one diagonal for each action: ridge + sum of gradient^2 / m over training rows.
+    weights : triple of ndarrays, optional
+        Of a regression on the gradient, shared by all actions; without them the mean is the network's output.
     """
 
     network: BanditNetwork
     precision: tuple[Matrices, ...]
+    weights: Matrices | None = None
 
     def estimate(self, inputs: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return outputs and the root of the sum of gradient^2 / (m precision)."""
+        """Return the mean and the root of the sum of gradient^2 / (m precision)."""
+        m = self.network.smaller_width
         mean = np.empty((len(inputs), len(self.precision)))
         width = np.empty_like(mean)
-        for action, precision in enumerate(self.precision):
+        for action, (a, b, c) in enumerate(self.precision):
             factors = self.network.factors_of(inputs, action)
-            mean[:, action] = factors.output
-            width[:, action] = np.sqrt(
-                factors.squared().dot(_inverse(precision)) / self.network.smaller_width
+            mean[:, action] = (
+                factors.output if self.weights is None else factors.dot(self.weights) / np.sqrt(m)
             )
+            width[:, action] = np.sqrt(factors.squared().dot((1.0 / a, 1.0 / b, 1.0 / c)) / m)
         return mean, width
 
 
-@dataclass(frozen=True, eq=False)
-class RandomFeatureReward:
-    """Ridge regression, one weight at a time, on the gradient of an untrained network over sqrt(m).
+def fit_random_features(network: BanditNetwork, rows: BanditRows, ridge: float) -> GradientReward:
+    """Return a ridge regression, one weight at a time, on the gradient of an untrained network over sqrt(m).
 
-    Attributes
-    ----------
-    network : BanditNetwork
-    weights, precision : triples of ndarrays
-        Shared by all actions.
-    n_actions : int
+    The weights and their precision come from all rows together.
     """
-
-    network: BanditNetwork
-    weights: Matrices
-    precision: Matrices
-    n_actions: int
-
-    @classmethod
-    def fit(cls, network: BanditNetwork, rows: BanditRows, ridge: float) -> RandomFeatureReward:
-        """Sum squares and products with the reward over all rows."""
-        m = network.smaller_width
-        precision, moment = filled(network, ridge), filled(network, 0.0)
-        for action in range(rows.n_actions):
-            own = np.flatnonzero(rows.codes == action)
-            factors = network.factors_of(rows.inputs[own], action)
-            add(precision, factors.squared().weighted_sum(np.full(len(own), 1.0 / m)))
-            add(moment, factors.weighted_sum(rows.reward[own] / np.sqrt(m)))
-        a, b, c = (total / scale for total, scale in zip(moment, precision, strict=True))
-        return cls(network, (a, b, c), precision, rows.n_actions)
-
-    def estimate(self, inputs: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return mean and width from features and weights."""
-        mean = np.empty((len(inputs), self.n_actions))
-        width = np.empty_like(mean)
-        m, inverse = self.network.smaller_width, _inverse(self.precision)
-        for action in range(self.n_actions):
-            factors = self.network.factors_of(inputs, action)
-            mean[:, action] = factors.dot(self.weights) / np.sqrt(m)
-            width[:, action] = np.sqrt(factors.squared().dot(inverse) / m)
-        return mean, width
+    m = network.smaller_width
+    precision, moment = filled(network, ridge), filled(network, 0.0)
+    for action in range(rows.n_actions):
+        own = np.flatnonzero(rows.codes == action)
+        factors = network.factors_of(rows.inputs[own], action)
+        add(precision, factors.squared().weighted_sum(np.full(len(own), 1.0 / m)))
+        add(moment, factors.weighted_sum(rows.reward[own] / np.sqrt(m)))
+    a, b, c = (total / scale for total, scale in zip(moment, precision, strict=True))
+    return GradientReward(network, (precision,) * rows.n_actions, (a, b, c))
 
 
 def filled(network: BanditNetwork, value: float) -> Matrices:
     """Return matrices of one value in the shapes of the parameters that one action uses."""
     block = network.block(network.first, 0)
-    return (
-        np.full(block.shape, value),
-        np.full(network.second.shape, value),
-        np.full(network.rest.shape, value),
-    )
+    a, b, c = (np.full(matrix.shape, value) for matrix in (block, network.second, network.rest))
+    return a, b, c
 
 
 def add(total: Matrices, part: Matrices) -> None:
     """Add matrices in place."""
     for matrix, addend in zip(total, part, strict=True):
         np.add(matrix, addend, out=matrix)
-
-
-def _inverse(matrices: Matrices) -> Matrices:
-    a, b, c = matrices
-    return 1.0 / a, 1.0 / b, 1.0 / c
 
 
 def _uniform(generator: np.random.Generator, fan_in: int, width: int) -> FloatArray:

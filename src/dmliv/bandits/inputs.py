@@ -52,6 +52,10 @@ class BanditRows:
     def __len__(self) -> int:
         return len(self.reward)
 
+    def first(self, n: int) -> BanditRows:
+        """Return the first ``n`` rows."""
+        return BanditRows(self.inputs[:n], self.codes[:n], self.reward[:n], self.n_actions)
+
 
 def read_rows(Y: object, T: object, Z: object, X: object, action_kind: ActionKind) -> TrainingData:
     """Check and encode the input of a fit; unlike an estimator's, it may have no instrument."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
 
-from dmliv.bandits.gradient_networks import BanditNetwork, NetworkReward, RandomFeatureReward, add, filled
+from dmliv.bandits.gradient_networks import BanditNetwork, GradientReward, add, filled, fit_random_features
 from dmliv.bandits.inputs import BanditRows, check_number, check_positive
 from dmliv.bandits.rewards import RewardModel
 from dmliv.bandits.rule import OfflineBandit, draw_seed
-from dmliv.data import ActionKind, FloatArray, IntArray
+from dmliv.data import FloatArray, IntArray
 from dmliv.errors import InputError, TrainingDivergedError
 from dmliv.progress import ProgressReporter, progress_for
 
@@ -25,7 +25,7 @@ class _Trainer:
     """Adam on half the mean squared error plus half the penalised squared weights."""
 
     def __init__(self, network: BanditNetwork, rows: BanditRows, learning_rate: float) -> None:
-        self._network, self._rows, self._rate = network, rows, learning_rate
+        self.network, self.rows, self._rate = network, rows, learning_rate
         self._mean = [np.zeros_like(matrix) for matrix in network.parameters]
         self._square = [np.zeros_like(matrix) for matrix in network.parameters]
         self._penalty = network.weight_masks(_WEIGHT_PENALTY)
@@ -33,14 +33,14 @@ class _Trainer:
 
     def step(self, batch: IntArray) -> None:
         """Take one step on the given rows."""
-        encoded = _disjoint(self._rows.inputs[batch], self._rows.codes[batch], self._rows.n_actions)
-        factors = self._network.factors_on_blocks(encoded)
-        gradient = factors.weighted_sum((factors.output - self._rows.reward[batch]) / len(batch))
+        encoded = _disjoint(self.rows.inputs[batch], self.rows.codes[batch], self.rows.n_actions)
+        factors = self.network.factors_on_blocks(encoded)
+        gradient = factors.weighted_sum((factors.output - self.rows.reward[batch]) / len(batch))
         self._steps += 1
         rate = self._rate * np.sqrt(1.0 - 0.999**self._steps) / (1.0 - 0.9**self._steps)
         epsilon = 1e-8 * np.sqrt(1.0 - 0.999**self._steps)
         for matrix, derivative, penalty, mean, square in zip(
-            self._network.parameters, gradient, self._penalty, self._mean, self._square, strict=True
+            self.network.parameters, gradient, self._penalty, self._mean, self._square, strict=True
         ):
             slope = derivative + penalty * matrix
             mean[:] += 0.1 * (slope - mean)
@@ -55,56 +55,39 @@ def _disjoint(inputs: FloatArray, codes: IntArray, n_actions: int) -> FloatArray
     return encoded.reshape(len(inputs), -1)
 
 
-@dataclass(frozen=True)
-class _Schedule:
-    """How often the network is updated and on what.
+def train_streaming(
+    trainer: _Trainer,
+    batches: Callable[[int], Iterator[IntArray]],
+    every: int,
+    ridge: float,
+    progress: ProgressReporter,
+) -> GradientReward:
+    """Go through the rows once, in order: train, then add the new rows' gradients to the precision.
 
-    Attributes
+    Parameters
     ----------
+    trainer : _Trainer
+    batches : callable
+        From the number of rows that have come to the batches of an update.
     every : int
         New rows between two updates.
-    steps, batch_size : int
-        Of one update.
-    newest_only : bool
-        Whether steps see the newest row or rows drawn from all so far.
-    """
-
-    every: int
-    steps: int
-    batch_size: int
-    newest_only: bool = False
-
-    def batch(self, seen: int, generator: np.random.Generator) -> IntArray:
-        """Return the rows of a step when ``seen`` rows have come."""
-        if self.newest_only:
-            return np.array([seen - 1])
-        return generator.integers(seen, size=self.batch_size)
-
-
-def train_streaming(
-    network: BanditNetwork,
-    rows: BanditRows,
-    schedule: _Schedule,
-    ridge: float,
-    learning_rate: float,
-    generator: np.random.Generator,
-    progress: ProgressReporter,
-) -> NetworkReward:
-    """Go through the rows once, in order: train, then add the new rows' gradients to the precision.
+    ridge : float
+        Precision before any row.
+    progress : ProgressReporter
 
     Raises
     ------
     TrainingDivergedError
         If the weights stop being finite.
     """
-    trainer = _Trainer(network, rows, learning_rate)
+    network, rows = trainer.network, trainer.rows
     precision = tuple(filled(network, ridge) for _ in range(rows.n_actions))
-    starts = range(0, len(rows), schedule.every)
+    starts = range(0, len(rows), every)
     with progress.stage("bandit network", len(starts)) as advance, np.errstate(all="ignore"):
         for start in starts:
-            seen = min(start + schedule.every, len(rows))
-            for _ in range(schedule.steps):
-                trainer.step(schedule.batch(seen, generator))
+            seen = min(start + every, len(rows))
+            for batch in batches(seen):
+                trainer.step(batch)
             codes = rows.codes[start:seen]
             for action in np.unique(codes):
                 own = start + np.flatnonzero(codes == action)
@@ -117,9 +100,10 @@ def train_streaming(
             "Training of the bandit network diverged: its weights are not finite. Lower learning_rate, or "
             "look for extreme values in the data."
         )
-    return NetworkReward(network, precision)
+    return GradientReward(network, precision)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class NeuraLCB(OfflineBandit):
     """Lower confidence bounds of a network, with a diagonal precision of its gradient for each action.
 
@@ -147,41 +131,20 @@ class NeuraLCB(OfflineBandit):
     verbose : bool
         Show a progress bar.
     beta, n_actions, action_range, action_kind, intercept
-        As for :class:`dmliv.policy.LinLCB`.
+        As for :class:`LinLCB`.
     """
 
-    def __init__(
-        self,
-        beta: float = 0.1,
-        *,
-        mode: Mode = "one-pass",
-        update_every: int = 50,
-        n_steps: int = 100,
-        batch_size: int = 50,
-        learning_rate: float = 1e-3,
-        widths: tuple[int, int] = (20, 20),
-        ridge: float = 0.1,
-        n_actions: int = 20,
-        action_range: tuple[float, float] | None = None,
-        action_kind: ActionKind = "auto",
-        intercept: bool = True,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.beta = beta
-        self.mode = mode
-        self.update_every = update_every
-        self.n_steps = n_steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.widths = widths
-        self.ridge = ridge
-        self.n_actions = n_actions
-        self.action_range = action_range
-        self.action_kind = action_kind
-        self.intercept = intercept
-        self.random_state = random_state
-        self.verbose = verbose
+    beta: float = field(default=0.1, kw_only=False)
+    mode: Mode = "one-pass"
+    update_every: int = 50
+    n_steps: int = 100
+    batch_size: int = 50
+    learning_rate: float = 1e-3
+    widths: tuple[int, int] = (20, 20)
+    ridge: float = 0.1
+    intercept: bool = True
+    random_state: int | np.random.RandomState | None = None
+    verbose: bool = False
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -194,23 +157,49 @@ class NeuraLCB(OfflineBandit):
 
     def _learn(self, rows: BanditRows) -> RewardModel:
         generator = np.random.default_rng(draw_seed(self.random_state))
-        schedule = {
-            "one-pass": _Schedule(self.update_every, self.n_steps, self.batch_size),
-            "batch": _Schedule(1, self.n_steps, self.batch_size),
-            "stream": _Schedule(1, 1, 1, newest_only=True),
-        }[self.mode]
+        network = _draw_network(rows, self.widths, generator)
+
+        def batches(seen: int) -> Iterator[IntArray]:
+            if self.mode == "stream":
+                yield np.array([seen - 1])
+            else:
+                yield from (generator.integers(seen, size=self.batch_size) for _ in range(self.n_steps))
+
         return train_streaming(
-            _draw_network(rows, self.widths, generator),
-            rows,
-            schedule,
+            _Trainer(network, rows, float(self.learning_rate)),
+            batches,
+            self.update_every if self.mode == "one-pass" else 1,
             float(self.ridge),
-            float(self.learning_rate),
-            generator,
             progress_for(self.verbose),
         )
 
 
-class NeuralLinLCB(OfflineBandit):
+@dataclass(eq=False, repr=False, kw_only=True)
+class NeuralLinGreedy(OfflineBandit):
+    """The mean of :class:`NeuralLinLCB` without pessimism: its ``beta`` is zero.
+
+    Parameters
+    ----------
+    widths, ridge, n_actions, action_range, action_kind, intercept, random_state
+        As for :class:`NeuralLinLCB`.
+    """
+
+    widths: tuple[int, int] = (20, 20)
+    ridge: float = 0.1
+    intercept: bool = True
+    random_state: int | np.random.RandomState | None = None
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_positive("ridge", self.ridge)
+
+    def _learn(self, rows: BanditRows) -> RewardModel:
+        generator = np.random.default_rng(draw_seed(self.random_state))
+        return fit_random_features(_draw_network(rows, self.widths, generator), rows, float(self.ridge))
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class NeuralLinLCB(NeuralLinGreedy):
     """Lower confidence bounds of a diagonal ridge regression on the gradient of an untrained network.
 
     All actions share one weight for each feature. The regression keeps only the diagonal of the features'
@@ -221,69 +210,10 @@ class NeuralLinLCB(OfflineBandit):
     widths, ridge, random_state
         As for :class:`NeuraLCB`.
     beta, n_actions, action_range, action_kind, intercept
-        As for :class:`dmliv.policy.LinLCB`.
+        As for :class:`LinLCB`.
     """
 
-    def __init__(
-        self,
-        beta: float = 0.1,
-        *,
-        widths: tuple[int, int] = (20, 20),
-        ridge: float = 0.1,
-        n_actions: int = 20,
-        action_range: tuple[float, float] | None = None,
-        action_kind: ActionKind = "auto",
-        intercept: bool = True,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.beta = beta
-        self.widths = widths
-        self.ridge = ridge
-        self.n_actions = n_actions
-        self.action_range = action_range
-        self.action_kind = action_kind
-        self.intercept = intercept
-        self.random_state = random_state
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        check_positive("ridge", self.ridge)
-
-    def _learn(self, rows: BanditRows) -> RewardModel:
-        generator = np.random.default_rng(draw_seed(self.random_state))
-        return RandomFeatureReward.fit(_draw_network(rows, self.widths, generator), rows, float(self.ridge))
-
-
-class NeuralLinGreedy(NeuralLinLCB):
-    """The mean of :class:`NeuralLinLCB` without pessimism: its ``beta`` is zero.
-
-    Parameters
-    ----------
-    widths, ridge, n_actions, action_range, action_kind, intercept, random_state
-        As for :class:`NeuralLinLCB`.
-    """
-
-    def __init__(
-        self,
-        *,
-        widths: tuple[int, int] = (20, 20),
-        ridge: float = 0.1,
-        n_actions: int = 20,
-        action_range: tuple[float, float] | None = None,
-        action_kind: ActionKind = "auto",
-        intercept: bool = True,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        super().__init__(
-            0.0,
-            widths=widths,
-            ridge=ridge,
-            n_actions=n_actions,
-            action_range=action_range,
-            action_kind=action_kind,
-            intercept=intercept,
-            random_state=random_state,
-        )
+    beta: float = field(default=0.1, kw_only=False)
 
 
 def _draw_network(rows: BanditRows, widths: Sequence[int], generator: np.random.Generator) -> BanditNetwork:

@@ -2,7 +2,7 @@
 
 All work on the disjoint encoding of an input x and an action a, x in the block of the action and zeros
 elsewhere, and differ in the features they take of it: itself and a Gaussian kernel here, the gradient of a
-network in `networks`.
+network in `gradient_networks`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Protocol
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, eigh
 
-from dmliv.data import FloatArray, IntArray
+from dmliv.bandits.inputs import BanditRows
+from dmliv.data import FloatArray
 from dmliv.kernels.features import gaussian_kernel
 
 # Eigenvalues of a kernel matrix below this part of the largest are rounding errors.
@@ -43,17 +44,16 @@ class LinearReward:
     weights: FloatArray
 
     @classmethod
-    def fit(
-        cls, inputs: FloatArray, codes: IntArray, reward: FloatArray, n_actions: int, ridge: float
-    ) -> LinearReward:
-        """Fit inputs (n, d) with action codes and rewards (n,)."""
-        identity = np.eye(inputs.shape[1])
+    def fit(cls, rows: BanditRows, ridge: float) -> LinearReward:
+        """Fit one regression to the rows of every action."""
+        identity = np.eye(rows.inputs.shape[1])
         covariance, weights = [], []
-        for action in range(n_actions):
-            x = inputs[codes == action]
+        for action in range(rows.n_actions):
+            own = rows.codes == action
+            x = rows.inputs[own]
             factor = cho_factor(ridge * identity + x.T @ x)
             covariance.append(cho_solve(factor, identity))
-            weights.append(cho_solve(factor, x.T @ reward[codes == action]))
+            weights.append(cho_solve(factor, x.T @ rows.reward[own]))
         return cls(np.stack(covariance), np.stack(weights))
 
     def estimate(self, inputs: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -71,33 +71,23 @@ class KernelReward:
 
     Attributes
     ----------
-    inputs : ndarray, shape (m, d)
-    codes : ndarray of int, shape (m,)
+    rows : BanditRows
+        The m rows it was fitted to.
     length_scales : ndarray, shape (d,)
     whitening : ndarray, shape (m, m)
         W with W W' the inverse of the kernel matrix plus noise.
     weights : ndarray, shape (m,)
-    n_actions : int
     """
 
-    inputs: FloatArray
-    codes: IntArray
+    rows: BanditRows
     length_scales: FloatArray
     whitening: FloatArray
     weights: FloatArray
-    n_actions: int
 
     @classmethod
-    def fit(
-        cls,
-        inputs: FloatArray,
-        codes: IntArray,
-        reward: FloatArray,
-        n_actions: int,
-        length_scale: float,
-        noise: float,
-    ) -> KernelReward:
-        """Fit inputs (m, d) with action codes and rewards (m,); ``noise`` is a variance."""
+    def fit(cls, rows: BanditRows, length_scale: float, noise: float) -> KernelReward:
+        """Fit all rows together; ``noise`` is a variance."""
+        inputs, codes = rows.inputs, rows.codes
         scales = np.full(inputs.shape[1], length_scale)
         kernel = np.where(
             codes[:, None] == codes,
@@ -108,22 +98,35 @@ class KernelReward:
         # Close rows make the matrix singular up to rounding, which may even leave negative eigenvalues.
         values = np.maximum(values, _JITTER * values[-1]) + noise
         whitening = vectors / np.sqrt(values)
-        return cls(inputs, codes, scales, whitening, whitening @ (whitening.T @ reward), n_actions)
+        return cls(rows, scales, whitening, whitening @ (whitening.T @ rows.reward))
 
     def estimate(self, inputs: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return posterior mean and standard deviation; the prior variance is one."""
-        across = _kernel_across(inputs, self.inputs, self.length_scales)
-        extra = gaussian_kernel(inputs, self.inputs, self.length_scales) - across
-        mean = np.empty((len(inputs), self.n_actions))
+        across = _kernel_across(inputs, self.rows.inputs, self.length_scales)
+        extra = gaussian_kernel(inputs, self.rows.inputs, self.length_scales) - across
+        mean = np.empty((len(inputs), self.rows.n_actions))
         variance = np.empty_like(mean)
         # All actions share the kernel across actions, so the costly product with it is taken once.
         shared_mean, shared = across @ self.weights, across @ self.whitening
-        for action in range(self.n_actions):
-            own = np.flatnonzero(self.codes == action)
+        for action in range(self.rows.n_actions):
+            own = np.flatnonzero(self.rows.codes == action)
             mean[:, action] = shared_mean + extra[:, own] @ self.weights[own]
             explained = shared + extra[:, own] @ self.whitening[own]
             variance[:, action] = 1.0 - np.einsum("ij,ij->i", explained, explained)
         return mean, np.sqrt(np.maximum(variance, 0.0))
+
+
+@dataclass(frozen=True)
+class RandomReward:
+    """Uniform random numbers in place of rewards, the same ones at every call."""
+
+    n_actions: int
+    seed: int
+
+    def estimate(self, inputs: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return random numbers and zeros, each of shape (n, K)."""
+        means = np.random.default_rng(self.seed).random((len(inputs), self.n_actions))
+        return means, np.zeros_like(means)
 
 
 def _kernel_across(left: FloatArray, right: FloatArray, scales: FloatArray) -> FloatArray:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -31,20 +31,15 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
-from dmliv.bandits.inputs import (
-    BanditRows,
-    InputReader,
-    check_number,
-    check_positive,
-    discretise,
-    read_rows,
-)
-from dmliv.bandits.rewards import KernelReward, LinearReward, RewardModel
-from dmliv.data import ActionKind, FloatArray, IntArray
+from dmliv.bandits.inputs import BanditRows, InputReader, check_number, check_positive, discretise, read_rows
+from dmliv.bandits.rewards import KernelReward, LinearReward, RandomReward, RewardModel
+from dmliv.data import ActionKind, FloatArray
 from dmliv.errors import InputError, NotFittedError
 from dmliv.kernels.features import chunks
 
 
+# As dataclasses the bandits name each parameter once: its type, its default and its place in get_params.
+@dataclass(eq=False, repr=False, kw_only=True)
 class OfflineBandit(BaseEstimator, ABC):  # type: ignore[misc]
     """Base of the bandits: ``_learn`` of a subclass fits a reward model, the verbs here use it.
 
@@ -58,16 +53,13 @@ class OfflineBandit(BaseEstimator, ABC):  # type: ignore[misc]
         Mean and width of every action, for a standardised outcome.
     """
 
-    n_actions: int
-    action_range: tuple[float, float] | None
-    action_kind: ActionKind
-    intercept: bool
-    beta: float = 0.0  # Greedy unless a subclass has the parameter.
+    n_actions: int = 20
+    action_range: tuple[float, float] | None = None
+    action_kind: ActionKind = "auto"
+    # Greedy and without a constant, unless a subclass makes these parameters.
+    beta = 0.0
+    intercept = False
     _needs_input: ClassVar[bool] = True
-
-    actions_: npt.NDArray[Any]
-    action_counts_: IntArray
-    reward_model_: RewardModel
 
     def fit(self, Y: object, T: object, *, Z: object = None, X: object = None) -> Self:
         """Learn rewards from outcome, action, instrument and context.
@@ -143,11 +135,7 @@ class OfflineBandit(BaseEstimator, ABC):  # type: ignore[misc]
         check_number("beta", self.beta)
 
 
-def draw_seed(random_state: int | np.random.RandomState | None) -> int:
-    """Return the seed a fit uses."""
-    return int(check_random_state(random_state).randint(2**31 - 1))
-
-
+@dataclass(eq=False, repr=False, kw_only=True)
 class LinLCB(OfflineBandit):
     """Lower confidence bounds of one ridge regression per action; also known as PEVI.
 
@@ -169,31 +157,19 @@ class LinLCB(OfflineBandit):
         reward of its own, and all actions would be alike where every input is at its mean.
     """
 
-    def __init__(
-        self,
-        beta: float = 0.1,
-        *,
-        ridge: float = 0.1,
-        n_actions: int = 20,
-        action_range: tuple[float, float] | None = None,
-        action_kind: ActionKind = "auto",
-        intercept: bool = True,
-    ) -> None:
-        self.beta = beta
-        self.ridge = ridge
-        self.n_actions = n_actions
-        self.action_range = action_range
-        self.action_kind = action_kind
-        self.intercept = intercept
+    beta: float = field(default=0.1, kw_only=False)
+    ridge: float = 0.1
+    intercept: bool = True
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_positive("ridge", self.ridge)
 
     def _learn(self, rows: BanditRows) -> RewardModel:
-        return LinearReward.fit(rows.inputs, rows.codes, rows.reward, rows.n_actions, float(self.ridge))
+        return LinearReward.fit(rows, float(self.ridge))
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class KernLCB(OfflineBandit):
     """Lower confidence bounds of a Gaussian process on the disjoint encoding of input and action.
 
@@ -211,26 +187,11 @@ class KernLCB(OfflineBandit):
         As for :class:`LinLCB`.
     """
 
-    def __init__(
-        self,
-        beta: float = 0.1,
-        *,
-        length_scale: float = 1.0,
-        noise: float = 1e-6,
-        max_rows: int = 1000,
-        n_actions: int = 20,
-        action_range: tuple[float, float] | None = None,
-        action_kind: ActionKind = "auto",
-        intercept: bool = True,
-    ) -> None:
-        self.beta = beta
-        self.length_scale = length_scale
-        self.noise = noise
-        self.max_rows = max_rows
-        self.n_actions = n_actions
-        self.action_range = action_range
-        self.action_kind = action_kind
-        self.intercept = intercept
+    beta: float = field(default=0.1, kw_only=False)
+    length_scale: float = 1.0
+    noise: float = 1e-6
+    max_rows: int = 1000
+    intercept: bool = True
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -239,30 +200,10 @@ class KernLCB(OfflineBandit):
         check_number("max_rows", self.max_rows, at_least=1, whole=True)
 
     def _learn(self, rows: BanditRows) -> RewardModel:
-        used = slice(int(self.max_rows))
-        return KernelReward.fit(
-            rows.inputs[used],
-            rows.codes[used],
-            rows.reward[used],
-            rows.n_actions,
-            float(self.length_scale),
-            float(self.noise),
-        )
+        return KernelReward.fit(rows.first(int(self.max_rows)), float(self.length_scale), float(self.noise))
 
 
-@dataclass(frozen=True)
-class RandomReward:
-    """Uniform random numbers in place of rewards, the same ones at every call."""
-
-    n_actions: int
-    seed: int
-
-    def estimate(self, inputs: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return random numbers and zeros, each of shape (n, K)."""
-        means = np.random.default_rng(self.seed).random((len(inputs), self.n_actions))
-        return means, np.zeros_like(means)
-
-
+@dataclass(eq=False, repr=False, kw_only=True)
 class RandomPolicy(OfflineBandit):
     """Every action with the same chance, whatever the input: the reference any policy should beat.
 
@@ -277,21 +218,8 @@ class RandomPolicy(OfflineBandit):
         As for :class:`LinLCB`.
     """
 
-    intercept = False
-    _needs_input = False
-
-    def __init__(
-        self,
-        *,
-        n_actions: int = 20,
-        action_range: tuple[float, float] | None = None,
-        action_kind: ActionKind = "auto",
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.n_actions = n_actions
-        self.action_range = action_range
-        self.action_kind = action_kind
-        self.random_state = random_state
+    random_state: int | np.random.RandomState | None = None
+    _needs_input: ClassVar[bool] = False
 
     def _learn(self, rows: BanditRows) -> RewardModel:
         return RandomReward(rows.n_actions, draw_seed(self.random_state))
@@ -300,3 +228,8 @@ class RandomPolicy(OfflineBandit):
         # In one piece: pieces would repeat the same numbers.
         inputs = self._read_inputs(X, Z)
         yield self.reward_model_.estimate(inputs)[0]
+
+
+def draw_seed(random_state: int | np.random.RandomState | None) -> int:
+    """Return the seed a fit uses."""
+    return int(check_random_state(random_state).randint(2**31 - 1))

@@ -64,7 +64,7 @@ def draw_boxes(contents: Contents, metric: Metric) -> Figure:
     methods = [m for m in contents.grid.methods if any(row.group.method is m for row in rows)]
     places = {method.name: position for position, method in enumerate(methods)}
     with house_style():
-        figure, axes = _panels(len(cells), _title(contents, metric), 1.0 + _ROW_INCHES * max(len(methods), 3))
+        figure, axes = panels(len(cells), _title(contents, metric), 1.0 + _ROW_INCHES * max(len(methods), 3))
         for axis, cell in zip(axes, cells, strict=True):
             inside = [row for row in rows if row.group.cell == cell]
             _draw_panel(axis, inside, metric, places)
@@ -93,7 +93,7 @@ def draw_lines(contents: Contents, metric: Metric) -> Figure:
     rates = dict(rate_cells(contents, metric))
     labels = list(dict.fromkeys(row.group.method.label for row in rows))
     with house_style():
-        figure, (axis,) = _panels(1, _title(contents, metric), 4.6)
+        figure, (axis,) = panels(1, _title(contents, metric), 4.6)
         for position, label in enumerate(labels):
             points = [row for row in rows if row.group.method.label == label]
             sizes = [row.group.cell.rows for row in points]
@@ -190,14 +190,7 @@ def _draw_panel(axis: Axes, rows: Sequence[Statistics], metric: Metric, places: 
         elif len(values):
             axis.plot(values, [position] * len(values), "o", color=DMLIV_COLOUR, markersize=4, alpha=0.7)
         if row.published is not None:
-            axis.plot(
-                row.published.value,
-                position,
-                "D",
-                color=ORDINARY_COLOUR,
-                markersize=4.5,
-                zorder=4,
-            )
+            axis.plot(row.published.value, position, "D", color=ORDINARY_COLOUR, markersize=4.5, zorder=4)
     if metric.better == "zero":
         axis.axvline(0.0, color=OPTIMUM_COLOUR, lw=1.5, zorder=1)
     if metric.reference is not None:
@@ -255,13 +248,15 @@ def _log_axis(axis: Axes, name: str) -> None:
     side.set_minor_formatter(NullFormatter())
 
 
-def _panels(count: int, title: str, height: float) -> tuple[Figure, list[Axes]]:
+def panels(count: int, title: str, height: float, *, share_y: bool = True) -> tuple[Figure, list[Axes]]:
+    """Return a figure with so many panels, side by side; ``height`` is that of a line of them in inches."""
     # Four panels make a square.
     columns = 2 if count == 4 else min(max(count, 1), _MOST_COLUMNS)
     lines = -(-max(count, 1) // columns)
+    # A Figure of its own, without pyplot: no window system, no global list of open figures.
     layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08)
     figure = Figure(figsize=(WIDTH_INCHES, 0.6 + height * lines), layout=layout)
-    axes = list(figure.subplots(lines, columns, sharey=True, squeeze=False).ravel())
+    axes = list(figure.subplots(lines, columns, sharey=share_y, squeeze=False).ravel())
     for axis in axes[count:]:
         axis.set_visible(False)
     figure.suptitle(title, x=0.01, ha="left")

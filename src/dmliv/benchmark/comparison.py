@@ -37,8 +37,8 @@ def is_ahead(metric: Metric, row: Statistics) -> bool:
     """Return whether ours is at least as good as the published number."""
     if row.published is None or row.n == 0:
         return False
-    ours = row.median if row.published.statistic == "median" else row.mean
-    return ours <= row.published.value if metric.better == "lower" else ours >= row.published.value
+    published = row.published.value
+    return row.ours <= published if metric.better == "lower" else row.ours >= published
 
 
 def _table(contents: Contents, metric: Metric, rows: list[Statistics]) -> Table:
@@ -52,12 +52,11 @@ def _table(contents: Contents, metric: Metric, rows: list[Statistics]) -> Table:
         published, ratio = row.published, row.ratio
         if published is None:
             continue
-        ours = row.median if published.statistic == "median" else row.mean
         table.add_row(
             cell_label(contents.grid, row.group.cell),
             row.group.method.label,
             published.statistic,
-            f"{ours:.4f}" if row.n else "-",
+            f"{row.ours:.4f}" if row.n else "-",
             f"{published.value:.4g}",
             "" if ratio is None else f"{ratio:.2f}",
             str(row.n),

@@ -1,16 +1,16 @@
-"""The demo: what it says, and the order in which things happen."""
+"""The demo: DML-IV next to an ordinary regression on simulated ticket sales, and what it says and draws."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dmliv.benchmark.demo_comparison import CANDIDATES, Comparison, compare
 from dmliv.benchmark.demo_figures import (
     DoseResponse,
     LearningCurve,
@@ -22,39 +22,125 @@ from dmliv.benchmark.demo_figures import (
 from dmliv.data import FloatArray, IVData
 from dmliv.diagnostics.house_style import save_figure
 from dmliv.errors import InputError
+from dmliv.estimators import DMLIV
 from dmliv.first_stage.nuisances import ActionModel, OutcomeModel
 from dmliv.problems import TicketDemand
-from dmliv.problems.ticket_demand import MAX_TIME, N_TYPES, PRICE_MEAN, PRICE_SD
+from dmliv.problems.ticket_demand import MAX_TIME, N_TYPES, to_action, to_price
+from dmliv.report.ordinary import OrdinaryRegression
 from dmliv.report.pilot_words import pilot_words
 from dmliv.second_stage.pilot_model import PilotedModel
 from dmliv.second_stage.structural import StructuralModel
 
+Predict: TypeAlias = Callable[[FloatArray, FloatArray], FloatArray]
+"""Actions (n,) and contexts (n, d_X) in, expected outcomes (n,) out."""
+
+# The candidates of the published benchmark.
+CANDIDATES: Final = np.linspace(-5.0, 5.0, 200)
+SUPPORT_QUANTILES: Final = (0.001, 0.999)
+_N_CONTEXTS: Final = 2000
+_FRESH_ROWS: Final = 10_000
 # With fewer rows the networks still train, but the figures show nothing but noise.
 _FEWEST_ROWS: Final = 100
+_SHOWN_CONTEXTS: Final = ((1.5, 2), (5.5, 4), (8.0, 6))
+_SHOWN_TYPES: Final = (1, 4, 7)
+# The figures stay nearer to the observed prices than the candidates of the benchmark do.
+_DRAWN_CANDIDATES: Final = np.linspace(-3.0, 3.0, 121)
+# Prices "at" a time are those of the nearest rows in time, this share of all.
+_NEAR_SHARE: Final = 0.1
+# A loss has levelled off when its last fifth brings less than this share of the whole fall.
+_LEVEL_SHARE: Final = 0.05
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One method against the truth.
+
+    Attributes
+    ----------
+    counterfactual_error : float
+        Mean squared error on the problem's test grid.
+    observed_r2 : float
+        Share of the variance of *observed* outcomes explained on fresh rows.
+    policy_value : float
+        True mean outcome when the method sets the actions.
+    """
+
+    counterfactual_error: float
+    observed_r2: float
+    policy_value: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two fitted methods and how they compare.
+
+    Attributes
+    ----------
+    problem, data
+        The truth, and the rows both were fitted to.
+    estimator, regression
+        The methods; ``dmliv`` and ``ordinary`` are their scores.
+    best_value, random_value : float
+        True mean outcome under the best actions and under uniformly random ones.
+    support : tuple of float
+        The action's 0.1 and 99.9 % quantiles, a rough estimate of its support.
+    """
+
+    problem: TicketDemand
+    data: IVData
+    estimator: DMLIV
+    regression: OrdinaryRegression
+    dmliv: Scores
+    ordinary: Scores
+    best_value: float
+    random_value: float
+    support: tuple[float, float]
+
+
+def compare(problem: TicketDemand, data: IVData, *, seed: int, verbose: bool = False) -> Comparison:
+    """Fit both methods to rows of a problem and compare them with its truth; ``seed`` is that of training."""
+    regression = OrdinaryRegression.fit(data, seed=seed, verbose=verbose)
+    estimator = DMLIV(random_state=seed, verbose=verbose).fit(data.Y, data.T, Z=data.Z, X=data.X)
+
+    contexts = np.asarray(problem.contexts(_N_CONTEXTS), dtype=np.float64)
+    # Fresh rows come from a seed derived from the sample's own, so that they never are the training rows.
+    fresh_seed = int(np.random.SeedSequence([seed, 1]).generate_state(1)[0])
+    fresh = problem.sample(_FRESH_ROWS, seed=fresh_seed)
+    X, test_actions, truth = problem.test_set()
+    test_contexts = np.asarray(X, dtype=np.float64)
+
+    def scores(predict: Predict, recommended: FloatArray) -> Scores:
+        residuals = fresh.Y - predict(fresh.T, fresh.X)
+        return Scores(
+            counterfactual_error=float(np.mean((predict(test_actions, test_contexts) - truth) ** 2)),
+            observed_r2=float(1.0 - np.mean(residuals**2) / np.var(fresh.Y)),
+            policy_value=float(np.mean(problem.reward(contexts, recommended))),
+        )
+
+    low, high = float(CANDIDATES[0]), float(CANDIDATES[-1])
+    bottom, top = np.quantile(data.T, SUPPORT_QUANTILES)
+    return Comparison(
+        problem=problem,
+        data=data,
+        estimator=estimator,
+        regression=regression,
+        dmliv=scores(estimator.predict, estimator.policy(CANDIDATES).predict(contexts)),
+        ordinary=scores(regression.predict, regression.recommend(contexts, CANDIDATES)),
+        best_value=problem.optimal_value(contexts, low, high),
+        random_value=problem.random_value(contexts, low, high),
+        support=(float(bottom), float(top)),
+    )
 
 
 def run_demo(rows: int, seed: int, folder: Path, console: Console) -> Comparison:
-    """Simulate, fit, print what was found and write the figures.
+    """Simulate rows, fit, print what was found and write the figures into a folder.
 
-    Parameters
-    ----------
-    rows : int
-        Rows to simulate, at least 100.
-    seed : int
-        Seed of the sample and of all training.
-    folder : Path
-        Folder for the figures; made if missing.
-    console : Console
-        Where to print; progress bars go to standard error.
-
-    Returns
-    -------
-    Comparison
+    The seed is that of the sample and of all training; progress bars go to standard error.
 
     Raises
     ------
     InputError
-        If there are too few rows or the folder cannot be made.
+        If there are fewer than 100 rows or the folder cannot be made.
     """
     if rows < _FEWEST_ROWS:
         raise InputError(f"Expected at least {_FEWEST_ROWS} rows for the demo, got {rows}; ask for more.")
@@ -94,8 +180,8 @@ def _print_introduction(console: Console, rows: int, seed: int) -> None:
         f"[bold]Simulated ticket sales of an airline: {rows:,} rows, seed {seed}.[/bold]\n"
         "Each row holds a price (the action), the sales at that price (the outcome), and the time of the "
         "year and the type of customer (the context). Hidden demand shocks, such as a conference in town, "
-        "raise price and sales together, so that dear tickets seem to sell well. The cost of fuel moves the "
-        "price and touches sales in no other way: it is the instrument.\n"
+        "raise price and sales together, so that expensive tickets seem to sell well. The cost of fuel moves "
+        "the price and touches sales in no other way: it is the instrument.\n"
     )
 
 
@@ -127,37 +213,17 @@ def _print_findings(console: Console, comparison: Comparison) -> None:
     console.print(table)
 
     low, high = to_price(np.array(comparison.support))
-    cheapest, dearest = to_price(CANDIDATES[[0, -1]])
+    lowest, highest = to_price(CANDIDATES[[0, -1]])
     console.print(
         f"DML-IV: {' '.join(pilot_words(comparison.estimator))}\n"
         "Ordinary regression is a network like those of DML-IV, fitted to sales given context and price. It "
         "predicts the sales one observes; it does not say what happens when one sets the price. Sales are in "
         "standardised units.\n"
         "Read the sales under learned prices with care: in this benchmark the best policy is a constant, the "
-        f"lowest of the candidate prices ({cheapest:.1f} to {dearest:.1f} euros). They mostly test the sign "
+        f"lowest of the candidate prices ({lowest:.1f} to {highest:.1f} euros). They mostly test the sign "
         "of the slope outside the support of the price, which is here about "
         f"{low:.1f} to {high:.1f} euros (0.1 to 99.9 % quantiles)."
     )
-
-
-_SHOWN_CONTEXTS: Final = ((1.5, 2), (5.5, 4), (8.0, 6))
-_SHOWN_TYPES: Final = (1, 4, 7)
-# The figure stays nearer to the observed prices than the candidates of the benchmark do.
-_CANDIDATES: Final = np.linspace(-3.0, 3.0, 121)
-# Prices "at" a time are those of the nearest rows in time, this share of all.
-_NEAR_SHARE: Final = 0.1
-# A loss has levelled off when its last fifth brings less than this share of the whole fall.
-_LEVEL_SHARE: Final = 0.05
-
-
-def to_price(action: FloatArray) -> FloatArray:
-    """Return prices in euros from standardised actions of the same shape."""
-    return PRICE_MEAN + PRICE_SD * action
-
-
-def to_action(price: FloatArray) -> FloatArray:
-    """Return standardised actions from prices in euros of the same shape."""
-    return (price - PRICE_MEAN) / PRICE_SD
 
 
 def dose_responses(comparison: Comparison) -> list[DoseResponse]:
@@ -169,9 +235,9 @@ def dose_responses(comparison: Comparison) -> list[DoseResponse]:
         context = _contexts(np.full(len(price), time), kind)
         panels.append(
             DoseResponse(
-                context=f"Time {time:g}, customer type {kind}",
-                price=price,
-                truth=comparison.problem.counterfactual(context, action),
+                title=f"Time {time:g}, customer type {kind}",
+                x=price,
+                best=comparison.problem.counterfactual(context, action),
                 ordinary=comparison.regression.predict(action, context),
                 dmliv=comparison.estimator.predict(action, context),
                 observed=_prices_near(comparison.data, time),
@@ -186,7 +252,7 @@ def dose_response_title(comparison: Comparison, panels: Sequence[DoseResponse]) 
     if dmliv >= ordinary:
         return "On these rows DML-IV is no closer to the truth than ordinary regression"
     falls = all(panel.dmliv[-1] < panel.dmliv[0] for panel in panels)
-    finding = "sees that dearer tickets sell less" if falls else "is closer to the truth"
+    finding = "sees that higher prices reduce sales" if falls else "is closer to the truth"
     return f"DML-IV {finding}; ordinary regression has {ordinary / dmliv:.1f} times its error"
 
 
@@ -225,21 +291,20 @@ def learning_title(curves: Sequence[LearningCurve]) -> str:
 def recommendations(comparison: Comparison) -> list[Recommendation]:
     """Return recommended prices over the year for three types of customer."""
     time = np.linspace(0.0, MAX_TIME, 101)
-    low, high = float(_CANDIDATES[0]), float(_CANDIDATES[-1])
-    policy = comparison.estimator.policy(_CANDIDATES)
+    low, high = float(_DRAWN_CANDIDATES[0]), float(_DRAWN_CANDIDATES[-1])
+    policy = comparison.estimator.policy(_DRAWN_CANDIDATES)
     near = np.array([np.quantile(_prices_near(comparison.data, moment), [0.01, 0.99]) for moment in time])
     panels = []
     for kind in _SHOWN_TYPES:
         context = _contexts(time, kind)
         panels.append(
             Recommendation(
-                customer=f"Customer type {kind}",
-                time=time,
-                optimum=to_price(comparison.problem.optimal_action(context, low, high)),
-                ordinary=to_price(comparison.regression.recommend(context, _CANDIDATES)),
+                title=f"Customer type {kind}",
+                x=time,
+                best=to_price(comparison.problem.optimal_action(context, low, high)),
+                ordinary=to_price(comparison.regression.recommend(context, _DRAWN_CANDIDATES)),
                 dmliv=to_price(policy.predict(context)),
-                observed_low=near[:, 0],
-                observed_high=near[:, 1],
+                observed=near.T,
             )
         )
     return panels
@@ -247,8 +312,8 @@ def recommendations(comparison: Comparison) -> list[Recommendation]:
 
 def recommendation_title(panels: Sequence[Recommendation]) -> str:
     """Return the finding about the recommended prices: how often each method names the best one."""
-    dmliv = float(np.mean([panel.dmliv == panel.optimum for panel in panels]))
-    ordinary = float(np.mean([panel.ordinary == panel.optimum for panel in panels]))
+    dmliv = float(np.mean([panel.dmliv == panel.best for panel in panels]))
+    ordinary = float(np.mean([panel.ordinary == panel.best for panel in panels]))
     return (
         f"The lowest price is best: DML-IV names it in {_percent(dmliv)} of cases, "
         f"regression in {_percent(ordinary)}"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from difflib import get_close_matches
+from functools import partial
 from typing import Final
 
 from dmliv.benchmark import instrument_grids, methods, sensitivity, tasks
-from dmliv.benchmark.suite_tasks import suite_tasks
-from dmliv.benchmark.trials import Cell, Grid, Metric
+from dmliv.benchmark.instrument_grids import RELATIVE_MSE, SUITE_REWARD, names_of
+from dmliv.benchmark.trials import Cell, Grid, Metric, cells_of
 from dmliv.errors import InputError
-from dmliv.problems import TicketDemand
-from dmliv.problems.suite import TUNED_ON, SuiteProblem
+from dmliv.problems import TUNED_ON, TicketDemand
 
 _SIZES: Final = (1000, 2000, 5000, 10_000)
 _STRENGTHS: Final = (1.0, 0.8, 0.6, 0.4, 0.2, 0.01)
@@ -38,39 +37,39 @@ _DEMAND_REMARK: Final = (
 )
 
 
+# Grids whose two-stage methods have no pilot.
+_earlier: Final = partial(Grid, before_pilot=True)
+
+
 def _demand() -> Grid:
-    task = tasks.demand()
-    return Grid(
+    return _earlier(
         "demand",
         "Ticket demand: error, reward and reward in shifted contexts",
-        tuple(Cell(task, rows) for rows in _SIZES),
+        cells_of([tasks.demand()], _SIZES),
         (*methods.demand_methods(), *methods.archived_references()[1:]),
         _SEEDS,
         (_GRID_MSE, _IID_MSE, _REWARD, _SHIFTED, _REWARD_NARROW, _SHIFTED_NARROW),
         remark=_DEMAND_REMARK,
-        before_pilot=True,
     )
 
 
 def _image_demand() -> Grid:
-    task = tasks.image_demand()
-    return Grid(
+    return _earlier(
         "image-demand",
         "Ticket demand with images: error, reward and reward in shifted contexts",
-        tuple(Cell(task, rows) for rows in _SIZES),
+        cells_of([tasks.image_demand()], _SIZES),
         methods.image_methods(),
         _SEEDS,
         (_GRID_MSE, _REWARD, _SHIFTED),
         remark=_DEMAND_REMARK,
-        before_pilot=True,
     )
 
 
 def _real_world() -> Grid:
-    return Grid(
+    return _earlier(
         "real-world",
         "IHDP and PM-CMR: error and reward",
-        tuple(Cell(task, tasks.REAL_ROWS[task.name]) for task in tasks.real_world()),
+        tasks.real_cells(),
         methods.real_methods(),
         # Settings were chosen on replication 0.
         tuple(range(1, 21)),
@@ -81,34 +80,30 @@ def _real_world() -> Grid:
             Metric("test_reward", "reward on test rows", "higher", "test_optimum"),
         ),
         remark="All replications share one table of contexts: they are not independent data sets.",
-        before_pilot=True,
     )
 
 
 def _weak_instrument() -> Grid:
-    return Grid(
+    return _earlier(
         "weak-instrument",
         "Ticket demand with a weak instrument: error at 5000 rows",
-        tuple(Cell(tasks.demand(strength), 5000) for strength in _STRENGTHS),
+        cells_of(map(tasks.demand, _STRENGTHS), [5000]),
         methods.demand_methods(),
         _SEEDS,
         (_GRID_MSE,),
         remark="At strength 0.01 the data say next to nothing about the effect of the price.",
-        before_pilot=True,
     )
 
 
 def _trees() -> Grid:
-    task = tasks.demand()
-    return Grid(
+    return _earlier(
         "trees",
         "Ticket demand with trees: error",
-        tuple(Cell(task, rows) for rows in (2000, 5000, 10_000)),
+        cells_of([tasks.demand()], (2000, 5000, 10_000)),
         methods.tree_methods(),
         _SEEDS,
         (_GRID_MSE,),
         remark="The paper's leaves of 100 rows bias the outcome model of a forest, and h with it.",
-        before_pilot=True,
     )
 
 
@@ -116,7 +111,7 @@ def _sensitivity() -> Grid:
     return Grid(
         "sensitivity",
         "Ticket demand: error under other settings of the paper's networks, 5000 rows",
-        (Cell(tasks.demand(), 5000),),
+        cells_of([tasks.demand()], [5000]),
         sensitivity.low_dimensional_methods(),
         _SEEDS,
         (_GRID_MSE,),
@@ -128,7 +123,7 @@ def _image_sensitivity() -> Grid:
     return Grid(
         "image-sensitivity",
         "Ticket demand with images: error under other settings of the paper's networks",
-        tuple(Cell(tasks.image_demand(), rows) for rows in (1000, 5000)),
+        cells_of([tasks.image_demand()], (1000, 5000)),
         sensitivity.image_methods(),
         _SEEDS,
         (_GRID_MSE,),
@@ -140,10 +135,10 @@ def _image_sensitivity() -> Grid:
 
 
 def _offline_bandits() -> Grid:
-    return Grid(
+    return _earlier(
         "offline-bandits",
         "Ticket demand: reward of offline bandits that ignore confounding",
-        tuple(Cell(tasks.BanditTask(TicketDemand()), rows) for rows in _SIZES),
+        cells_of([tasks.BanditTask(TicketDemand())], _SIZES),
         methods.bandit_methods(),
         _SEEDS,
         (
@@ -151,95 +146,78 @@ def _offline_bandits() -> Grid:
             Metric("reward_narrow", "reward, actions in [-3, 3]", "higher", "random_narrow"),
         ),
         remark="Bandits see context and instrument as one context, as in the paper.",
-        before_pilot=True,
     )
 
 
 def _ablation() -> Grid:
-    return Grid(
+    return _earlier(
         "ablation",
         "Ticket demand: what folds, target, draw rule and encoding are worth, 2000 rows",
-        (Cell(tasks.demand(), 2000),),
+        cells_of([tasks.demand()], [2000]),
         methods.ablation_methods(),
         tuple(range(10, 20)),
         (_GRID_MSE, _IID_MSE),
-        before_pilot=True,
     )
 
 
 def _effort() -> Grid:
-    cells = [Cell(tasks.demand(), rows) for rows in (1000, 5000)]
-    curves = ("saturating-dose", "wavy-response")
-    cells += [Cell(task, 2000) for task in suite_tasks() if task.name in curves]
-    return Grid(
+    curves = [task for task in tasks.suite_tasks() if task.name in ("saturating-dose", "wavy-response")]
+    return _earlier(
         "effort",
         "What effort costs and buys",
-        tuple(cells),
+        (*cells_of([tasks.demand()], (1000, 5000)), *cells_of(curves, [2000])),
         methods.effort_methods(),
         tuple(range(10, 15)),
-        (_GRID_MSE, Metric("relative_mse", "relative MSE")),
+        (_GRID_MSE, RELATIVE_MSE),
         remark=(
             "Times compare trials of the same seed, and say something only if nothing else ran: use one job "
             "(--jobs 1) on a quiet machine. The relative MSE is the MSE over the variance of the truth."
         ),
         timed_against="balanced",
-        before_pilot=True,
     )
 
 
 def _parts() -> Grid:
     demand = ((1.0, 1000), (1.0, 5000), (0.2, 5000), (0.01, 5000))
     cells = [Cell(tasks.demand(strength), rows) for strength, rows in demand]
-    cells += [Cell(task, tasks.REAL_ROWS[task.name]) for task in tasks.real_world()]
-    return Grid(
+    return _earlier(
         "parts",
         "What each part of the default is worth",
-        tuple(cells),
+        (*cells, *tasks.real_cells()),
         methods.part_methods(),
         tuple(range(10, 15)),
         (_GRID_MSE, Metric("validation_mse", "MSE on validation rows")),
         remark="For IHDP and PM-CMR seeds are numbers of replications.",
-        before_pilot=True,
     )
 
 
 def _convergence() -> Grid:
-    task = tasks.demand()
-    return Grid(
+    return _earlier(
         "convergence",
         "Ticket demand: error against the number of rows",
-        tuple(Cell(task, rows) for rows in (500, 1000, 2000, 5000, 10_000, 20_000, 50_000)),
+        cells_of([tasks.demand()], (500, 1000, 2000, 5000, 10_000, 20_000, 50_000)),
         methods.convergence_methods(),
         tuple(range(10, 15)),
         (_GRID_MSE, _IID_MSE),
         chart="lines",
-        before_pilot=True,
     )
 
 
 def _suite() -> Grid:
-    return Grid(
+    return _earlier(
         "suite",
         "Synthetic problems of many kinds: error and reward at 2000 rows",
-        tuple(Cell(task, 2000) for task in suite_tasks()),
+        cells_of(tasks.suite_tasks(), [2000]),
         methods.suite_methods(),
         tuple(range(10, 15)),
-        (
-            Metric("relative_mse", "relative MSE"),
-            Metric("reward", "reward", "higher", "optimum"),
-        ),
+        (RELATIVE_MSE, SUITE_REWARD),
         remark=(
             "The relative MSE is the MSE over the variance of the truth. "
-            f"Settings may be chosen on {_names(TUNED_ON)} (seeds from 100 on); the other problems chose "
+            f"Settings may be chosen on {names_of(TUNED_ON)} (seeds from 100 on); the other problems chose "
             "nothing. The regression ignores the instrument: its error is what confounding costs. The oracle "
             "is the same regression on as many rows without confounding: its error is learning error alone."
         ),
-        before_pilot=True,
     )
-
-
-def _names(problems: Iterable[SuiteProblem]) -> str:
-    return ", ".join(problem.name for problem in problems)
 
 
 _BUILDERS: Final = {

@@ -6,10 +6,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from dmliv.benchmark import methods, tasks
-from dmliv.benchmark.effect_tasks import card_tasks, encouragement_tasks
-from dmliv.benchmark.suite_tasks import ordinary_tasks, suite_tasks, violation_tasks
-from dmliv.benchmark.trials import Cell, Grid, Metric
-from dmliv.problems.suite import (
+from dmliv.benchmark.trials import Grid, Metric, cells_of
+from dmliv.problems import (
     ORDINARY_REPORTED_ONLY,
     ORDINARY_TUNED_ON,
     TUNED_ON,
@@ -25,8 +23,8 @@ from dmliv.problems.suite import (
 _SEEDS: Final = tuple(range(40, 45))
 _MANY_SEEDS: Final = tuple(range(40, 80))
 
-_RELATIVE_MSE: Final = Metric("relative_mse", "relative MSE")
-_REWARD: Final = Metric("reward", "reward", "higher", "optimum")
+RELATIVE_MSE: Final = Metric("relative_mse", "relative MSE")
+SUITE_REWARD: Final = Metric("reward", "reward", "higher", "optimum")
 
 _EARLIER: Final = (
     "DML-IV before the pilot is the default of an earlier version: networks, networks that are linear in the "
@@ -44,19 +42,21 @@ _ORACLE: Final = (
 
 def ordinary() -> Grid:
     """Return six problems of the suite with instruments that explain 1 to 30 percent of the action."""
+    ordinary = tasks.ordinary_tasks()
     return Grid(
         "ordinary",
         "Instruments of ordinary strength: error and reward",
-        tuple(Cell(task, rows) for rows in (1000, 5000) for task in ordinary_tasks()),
+        (*cells_of(ordinary, [1000]), *cells_of(ordinary, [5000])),
         methods.instrument_methods(),
         _SEEDS,
-        (_RELATIVE_MSE, _REWARD),
+        (RELATIVE_MSE, SUITE_REWARD),
         remark=(
             "The percentage is the share that the instrument explains of what the context leaves of the "
             "action. Published studies have 0.2 to 10 %. The relative MSE is the MSE over the variance of "
-            f"the truth. Settings may be chosen on {_names(ORDINARY_TUNED_ON)} (seeds from 100 on); "
-            f"{_names(ORDINARY_REPORTED_ONLY)} chose nothing. The idea of a pilot, though no setting of it, "
-            f"was tried out on all six problems at full strength, with other seeds. {_EARLIER} {_REGRESSION}"
+            f"the truth. Settings may be chosen on {names_of(ORDINARY_TUNED_ON)} (seeds from 100 on); "
+            f"{names_of(ORDINARY_REPORTED_ONLY)} chose nothing. The idea of a pilot, though no setting of "
+            "it, was tried out on all six problems at full strength, with other seeds. "
+            f"{_EARLIER} {_REGRESSION}"
         ),
         chart="heat",
     )
@@ -70,16 +70,16 @@ def assumption() -> Grid:
     return Grid(
         "assumption",
         "Where a control function is wrong: error at 2000 rows",
-        tuple(Cell(task, 2000) for task in violation_tasks()),
+        cells_of(tasks.violation_tasks(), [2000]),
         methods.instrument_methods(),
         _SEEDS,
-        (_RELATIVE_MSE,),
+        (RELATIVE_MSE,),
         remark=(
             "In these problems no residual of the action carries all of the confounding, which the pilot "
             "assumes; the instrument is valid in all of them. The relative MSE is the MSE over the variance "
             f"of the truth. The instruments explain, of what the context leaves of the action: {shares}. "
-            f"Settings may be chosen on {_names(VIOLATIONS_TUNED_ON)} (seeds from 100 on); "
-            f"{_names(VIOLATIONS_REPORTED_ONLY)} chose nothing. {_EARLIER} {_REGRESSION} "
+            f"Settings may be chosen on {names_of(VIOLATIONS_TUNED_ON)} (seeds from 100 on); "
+            f"{names_of(VIOLATIONS_REPORTED_ONLY)} chose nothing. {_EARLIER} {_REGRESSION} "
             f"{_ORACLE}"
         ),
     )
@@ -90,13 +90,13 @@ def pilot_suite() -> Grid:
     return Grid(
         "pilot-suite",
         "The suite with and without a pilot: error and reward at 2000 rows",
-        tuple(Cell(task, 2000) for task in suite_tasks()),
+        cells_of(tasks.suite_tasks(), [2000]),
         (*methods.piloted_methods(), *methods.archived_references()),
         _SEEDS,
-        (_RELATIVE_MSE, _REWARD),
+        (RELATIVE_MSE, SUITE_REWARD),
         remark=(
             "The relative MSE is the MSE over the variance of the truth. Settings may be chosen on "
-            f"{_names(TUNED_ON)} (seeds from 100 on); no setting was chosen on the other problems, but the "
+            f"{names_of(TUNED_ON)} (seeds from 100 on); no setting was chosen on the other problems, but the "
             f"idea of a pilot was tried out on all of them, with other seeds. {_EARLIER} {_REGRESSION} "
             f"{_ORACLE}"
         ),
@@ -105,12 +105,12 @@ def pilot_suite() -> Grid:
 
 def pilot_demand() -> Grid:
     """Return ticket demand, IHDP and PM-CMR with and without a pilot."""
-    cells = [Cell(tasks.demand(), rows) for rows in (1000, 2000, 5000, 10_000)]
-    cells += [Cell(tasks.demand(strength), 5000) for strength in (0.2, 0.01)]
+    strong = cells_of([tasks.demand()], (1000, 2000, 5000, 10_000))
+    weak = cells_of(map(tasks.demand, (0.2, 0.01)), [5000])
     return Grid(
         "pilot-demand",
         "Ticket demand with and without a pilot: error",
-        tuple(cells),
+        (*strong, *weak),
         (*methods.piloted_methods(), methods.archived_references()[1]),
         tuple(range(40, 60)),
         (Metric("grid_mse", "MSE on the grid"),),
@@ -127,14 +127,11 @@ def pilot_real_world() -> Grid:
     return Grid(
         "pilot-real-world",
         "IHDP and PM-CMR with a pilot: error",
-        tuple(Cell(task, tasks.REAL_ROWS[task.name]) for task in tasks.real_world()),
+        tasks.real_cells(),
         methods.default_methods(),
         # Settings were chosen on replication 0, and on other problems.
         tuple(range(40, 60)),
-        (
-            Metric("validation_mse", "MSE on validation rows"),
-            Metric("test_mse", "MSE on test rows"),
-        ),
+        (Metric("validation_mse", "MSE on validation rows"), Metric("test_mse", "MSE on test rows")),
         remark=(
             "Seeds are numbers of replications. All replications share one table of contexts: they are not "
             "independent data sets."
@@ -144,26 +141,25 @@ def pilot_real_world() -> Grid:
 
 def pilot_images() -> Grid:
     """Return demand with images with a pilot."""
-    task = tasks.image_demand()
     return Grid(
         "pilot-images",
         "Ticket demand with images with a pilot: error",
-        tuple(Cell(task, rows) for rows in (1000, 2000, 5000, 10_000)),
+        cells_of([tasks.image_demand()], (1000, 2000, 5000, 10_000)),
         methods.default_methods(image=methods.PIXELS)[:1],
         _SEEDS,
         (Metric("grid_mse", "MSE on the grid"),),
-        remark="What stands for an image in the pilot was chosen on seeds 100 and 101, nothing else on images.",
+        remark=(
+            "What stands for an image in the pilot was chosen on seeds 100 and 101, nothing else on images."
+        ),
     )
 
 
 def mean_effects() -> Grid:
-    """Return wages drawn from Card's table and the encouragement design, judged by effects."""
-    cells = [Cell(task, 3010) for task in card_tasks()]
-    cells += [Cell(task, 2000) for task in encouragement_tasks()]
+    """Return wages drawn from Card's table and the encouragement design."""
     return Grid(
         "mean-effects",
         "Mean effects: wages drawn from Card's table, and encouragement",
-        tuple(cells),
+        (*cells_of(tasks.card_tasks(), [3010]), *cells_of(tasks.encouragement_tasks(), [2000])),
         methods.effect_methods(),
         _MANY_SEEDS,
         (
@@ -182,5 +178,6 @@ def mean_effects() -> Grid:
     )
 
 
-def _names(problems: Iterable[SuiteProblem]) -> str:
+def names_of(problems: Iterable[SuiteProblem]) -> str:
+    """Return the names of problems in one line of text."""
     return ", ".join(problem.name for problem in problems)

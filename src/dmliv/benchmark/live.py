@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from dmliv.benchmark.runner import Observer
 from dmliv.benchmark.store import Record
 from dmliv.benchmark.trials import Trial
 
@@ -44,7 +45,7 @@ class DurationEstimate:
         return 0.0
 
 
-class LiveTable:
+class LiveTable(Observer):
     """An observer that shows finished, failed and remaining trials per method, and the time that is left.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Running one trial: sample, fit, judge, and what it took."""
+"""Running one trial: sample, fit, evaluate, and what it took."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def measure(trial: Trial) -> Record:
         data = trial.task.sample(trial.rows, trial.seed)
         try:
             # A copy is fitted: a trial stays as small as it was.
-            metrics = trial.task.judge(clone(trial.estimator), data, trial.seed)
+            metrics = trial.task.evaluate(clone(trial.estimator), data, trial.seed)
             strange = [name for name, value in metrics.items() if not math.isfinite(value)]
             if strange:
                 metrics = {}

@@ -5,13 +5,12 @@ the description of the estimator and makes new trials. Estimators are imported w
 earlier versions whose learners no longer exist are archived: they have records, and nothing to build.
 """
 
-# ruff: noqa: PLC0415
-
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from itertools import product
 from typing import Any, Final, Literal
 
@@ -32,11 +31,10 @@ from dmliv.second_stage.pilot import ControlFunction
 from dmliv.second_stage.remainder import PilotLike
 
 TwoStageName = Literal["dml-iv", "ce-dml-iv", "deepiv"]
-TWO_STAGE: Final[dict[TwoStageName, str]] = {
-    "dml-iv": "DML-IV",
-    "ce-dml-iv": "CE-DML-IV",
-    "deepiv": "DeepIV",
-}
+TWO_STAGE: Final[dict[TwoStageName, str]] = {"dml-iv": "DML-IV", "ce-dml-iv": "CE-DML-IV", "deepiv": "DeepIV"}
+_TWO_STAGE_CLASSES: Final = {"dml-iv": "DMLIV", "ce-dml-iv": "CEDMLIV", "deepiv": "DeepIV"}
+# The classes of the other estimators by their names in tables.
+_OTHERS: Final = {"DFIV": "DFIV", "DeepGMM": "DeepGMM", "KIV": "KernelIV"}
 PIXELS: Final = ImageColumns(28, 28, first=1)
 
 _PUBLISHED_DFIV: Final[dict[str, Any]] = {
@@ -64,7 +62,12 @@ _PUBLISHED_DEEP_GMM: Final[dict[str, Any]] = {
 }
 _PUBLISHED_KERNEL_IV: Final[dict[str, Any]] = {"features": "random", "n_features": 100, "bandwidth": "joint"}
 
+_PUBLISHED: Final = {"DFIV": _PUBLISHED_DFIV, "DeepGMM": _PUBLISHED_DEEP_GMM, "KIV": _PUBLISHED_KERNEL_IV}
+
 Preset = Callable[[], Learners]
+
+
+# ------------------------------------------------------------------------------------------- kinds of methods
 
 
 def two_stage(
@@ -72,19 +75,22 @@ def two_stage(
     suffix: str = "",
     *,
     names: Sequence[TwoStageName] = tuple(TWO_STAGE),
-    note: str = "",
+    note: str | None = None,
 ) -> tuple[Method, ...]:
-    """Return DML-IV, CE-DML-IV and DeepIV with the learners of a preset.
+    """Return DML-IV, CE-DML-IV and DeepIV with the learners of a preset and without a pilot.
 
     Parameters
     ----------
     preset : callable or None
         Returns learners; None for archived methods.
-    suffix, note : str
-        Added to the method's name and, after a comma, to its label.
+    suffix : str
+        Added to the method's name.
     names : sequence of str
         Some of the three.
+    note : str, optional
+        Added to the label after a comma; the suffix by default.
     """
+    note = suffix if note is None else note
     return tuple(
         Method(
             f"{name}-{suffix}" if suffix else name,
@@ -98,10 +104,9 @@ def two_stage(
 
 def others(*, image: ImageColumns | None = None) -> tuple[Method, ...]:
     """Return DFIV, DeepGMM and kernel IV with our defaults."""
-    labels = {"DFIV": "DFIV", "DeepGMM": "DeepGMM", "KernelIV": "KIV"}
     return tuple(
-        Method(label.lower(), label, partial(_build_other, name, image=image), label)
-        for name, label in labels.items()
+        Method(label.lower(), label, partial(_build, "estimators", kind, image=image), label)
+        for label, kind in _OTHERS.items()
     )
 
 
@@ -111,20 +116,16 @@ def published_others() -> tuple[Method, ...]:
         Method(
             f"{label.lower()}-published",
             f"{label}, as published",
-            partial(_build_other, name, **settings),
+            partial(_build, "estimators", kind, **_PUBLISHED[label]),
             label,
         )
-        for name, label, settings in (
-            ("DFIV", "DFIV", _PUBLISHED_DFIV),
-            ("DeepGMM", "DeepGMM", _PUBLISHED_DEEP_GMM),
-            ("KernelIV", "KIV", _PUBLISHED_KERNEL_IV),
-        )
+        for label, kind in _OTHERS.items()
     )
 
 
 def least_squares() -> Method:
     """Return two-stage least squares, linear: what the nonlinear methods have to beat."""
-    return Method("2sls", "2SLS", partial(_build_other, "TwoStageLeastSquares"))
+    return Method("2sls", "2SLS", partial(_build, "estimators", "TwoStageLeastSquares"))
 
 
 def references() -> tuple[Method, Method]:
@@ -140,14 +141,32 @@ def archived_references() -> tuple[Method, ...]:
     return tuple(replace(method, build=None) for method in references())
 
 
+def default_methods(*, image: ImageColumns | None = None) -> tuple[Method, Method]:
+    """Return DML-IV and CE-DML-IV as they are by default, with a pilot."""
+    build = partial(_build_two_stage, preset=partial(neural, image=image), pilot=ControlFunction())
+    return (
+        Method("dml-iv", "DML-IV", partial(build, "dml-iv")),
+        Method("ce-dml-iv", "CE-DML-IV", partial(build, "ce-dml-iv")),
+    )
+
+
+def piloted_methods() -> tuple[Method, ...]:
+    """Return DML-IV and CE-DML-IV as they are by default, and DML-IV as it was before the pilot."""
+    dml_iv, ce_dml_iv = default_methods()
+    return (dml_iv, Method("dml-iv-no-pilot", "DML-IV before the pilot", None), ce_dml_iv)
+
+
+# -------------------------------------------------------------------------------------- the methods of a grid
+
+
 def suite_methods() -> tuple[Method, ...]:
     """Return the methods for the suite of synthetic problems: defaults, the paper's preset and references."""
     return (
         *two_stage(None),
-        *two_stage(None, "uncorrected", names=("dml-iv",), note="no correction"),
-        *two_stage(kernel, "kernel", names=("dml-iv",), note="kernel"),
-        *two_stage(boosting, "boosting", names=("dml-iv",), note="boosting"),
-        *two_stage(paper_neural, "paper", names=("dml-iv",), note="paper preset"),
+        *_dml_iv(None, "uncorrected", "no correction"),
+        *_dml_iv(kernel, "kernel"),
+        *_dml_iv(boosting, "boosting"),
+        *_dml_iv(paper_neural, "paper", "paper preset"),
         *others(),
         least_squares(),
         *archived_references(),
@@ -156,31 +175,19 @@ def suite_methods() -> tuple[Method, ...]:
 
 def instrument_methods() -> tuple[Method, ...]:
     """Return the methods for ordinary instruments, and for problems without a control function."""
-    return _with_and_without_pilot(
-        Method(
-            "2sls-interactions",
-            "2SLS, squares and interactions",
-            partial(_build_other, "TwoStageLeastSquares", degree=2, interactions=True),
-        )
-    )
+    return _with_and_without_pilot("2SLS, squares and interactions", degree=2)
 
 
 def effect_methods() -> tuple[Method, ...]:
     """Return the methods for mean effects: the instruments are binary there, and identify no square."""
-    return _with_and_without_pilot(
-        Method(
-            "2sls-interactions",
-            "2SLS, interactions",
-            partial(_build_other, "TwoStageLeastSquares", interactions=True),
-        )
-    )
+    return _with_and_without_pilot("2SLS, interactions")
 
 
 def demand_methods() -> tuple[Method, ...]:
     """Return the methods for demand: our defaults, the paper's preset, and the other estimators."""
     return (
         *two_stage(None),
-        *two_stage(kernel, "kernel", names=("dml-iv",), note="kernel"),
+        *_dml_iv(kernel, "kernel"),
         *two_stage(paper_neural, "paper", note="paper preset"),
         *others(),
         *published_others(),
@@ -196,9 +203,9 @@ def image_methods() -> tuple[Method, ...]:
     """
     return (
         *two_stage(None),
-        *two_stage(_image_kernel, "kernel", names=("dml-iv",), note="kernel"),
-        *two_stage(image_convolution, "convolution", names=("dml-iv",), note="short convolution"),
-        *two_stage(_image_paper, "paper", note="paper preset"),
+        *_dml_iv(partial(kernel, image=PIXELS), "kernel"),
+        *_dml_iv(image_convolution, "convolution", "short convolution"),
+        *two_stage(partial(paper_neural, "image", PIXELS), "paper", note="paper preset"),
         *others(image=PIXELS),
     )
 
@@ -207,7 +214,7 @@ def real_methods() -> tuple[Method, ...]:
     """Return the methods for IHDP and PM-CMR."""
     return (
         *two_stage(None),
-        *two_stage(kernel, "kernel", names=("dml-iv",), note="kernel"),
+        *_dml_iv(kernel, "kernel"),
         *two_stage(partial(paper_neural, "real"), "paper", note="paper preset"),
         *others(),
         *published_others(),
@@ -216,76 +223,72 @@ def real_methods() -> tuple[Method, ...]:
 
 def tree_methods() -> tuple[Method, ...]:
     """Return boosting and forests, ours and the paper's, in the three two-stage methods."""
-    named = {
-        "boosting": (boosting, "boosting"),
-        "forest": (forest, "forest"),
-        "paper-boosting": (paper_boosting, "paper boosting"),
-        "paper-forest": (paper_forest, "paper forest"),
+    presets = {
+        "boosting": boosting,
+        "forest": forest,
+        "paper-boosting": paper_boosting,
+        "paper-forest": paper_forest,
     }
     methods: list[Method] = []
-    for suffix, (preset, note) in named.items():
+    for suffix, preset in presets.items():
         family = "gradient boosting" if "boosting" in suffix else "random forests"
-        for method in two_stage(preset, suffix, note=note):
+        for method in two_stage(preset, suffix, note=suffix.replace("-", " ")):
             methods.append(replace(method, published=f"{method.published}, {family}"))
     return tuple(methods)
 
 
 def bandit_methods() -> tuple[Method, ...]:
     """Return the offline bandits, random choice, and an earlier DML-IV for comparison."""
-    labels = {
-        "LinLCB": "lin-lcb",
-        "KernLCB": "kern-lcb",
-        "NeuraLCB": "neura-lcb",
-        "NeuralLinLCB": "neural-lin-lcb",
-        "NeuralLinGreedy": "neural-lin-greedy",
-        "RandomPolicy": "random",
+    classes = {
+        "lin-lcb": "LinLCB",
+        "kern-lcb": "KernLCB",
+        "neura-lcb": "NeuraLCB",
+        "neural-lin-lcb": "NeuralLinLCB",
+        "neural-lin-greedy": "NeuralLinGreedy",
+        "random": "RandomPolicy",
     }
-    bandits = (Method(name, label, partial(_build_bandit, label)) for label, name in labels.items())
-    return (*bandits, *two_stage(None, names=("dml-iv",)))
+    bandits = (Method(name, kind, partial(_build, "bandits", kind)) for name, kind in classes.items())
+    return (*bandits, *_dml_iv(None))
 
 
 def convergence_methods() -> tuple[Method, ...]:
     """Return methods that can be run from hundreds to tens of thousands of rows."""
-    trees = two_stage(boosting, "boosting", names=("dml-iv",), note="boosting")
-    return (*two_stage(None, names=("dml-iv",)), *trees, others()[2], least_squares())
+    return (*_dml_iv(None), *_dml_iv(boosting, "boosting"), others()[2], least_squares())
 
 
 def ablation_methods() -> tuple[Method, ...]:
     """Return an earlier default with folds, target, draw rule and encoding changed in all combinations."""
     settings = product(
-        (1, 2, 10),
+        ("1", "2", "10"),
         ("orthogonal", "plug-in"),
         ("single", "unbiased"),
         ("standardised", "piecewise", "chosen"),
     )
-    return tuple(
-        Method(f"{folds}-{target}-{rule}-{encoding}", f"K = {folds}, {target}, {rule}, {encoding}", None)
-        for folds, target, rule, encoding in settings
-    )
+    return _archived({"-".join(words): f"K = {', '.join(words)}" for words in settings})
 
 
 def effort_methods() -> tuple[Method, ...]:
     """Return an earlier DML-IV with every effort."""
-    labels = {"fast": "fast", "balanced": "balanced, the default", "best": "best"}
-    return tuple(Method(effort, label, None) for effort, label in labels.items())
+    return _archived({"fast": "fast", "balanced": "balanced, the default", "best": "best"})
 
 
 def part_methods() -> tuple[Method, ...]:
     """Return an earlier default, and that default with one of its parts changed or alone."""
-    labels = {
-        "default": "default",
-        "no-kernel": "no kernel to compete",
-        "no-correction": "no kernel correction",
-        "one-winner": "the best rival alone",
-        "lines": "lines alone",
-        "networks": "free networks alone",
-        "kernel": "kernel alone",
-        "variance-weight": "free networks, variance weight chosen",
-        "raw-action": "free networks, action not split",
-        "target-only": "all networks on the target",
-        "standardised": "standardised columns only",
-    }
-    return tuple(Method(name, label, None) for name, label in labels.items())
+    return _archived(
+        {
+            "default": "default",
+            "no-kernel": "no kernel to compete",
+            "no-correction": "no kernel correction",
+            "one-winner": "the best rival alone",
+            "lines": "lines alone",
+            "networks": "free networks alone",
+            "kernel": "kernel alone",
+            "variance-weight": "free networks, variance weight chosen",
+            "raw-action": "free networks, action not split",
+            "target-only": "all networks on the target",
+            "standardised": "standardised columns only",
+        }
+    )
 
 
 def image_convolution() -> Learners:
@@ -314,61 +317,36 @@ def image_convolution() -> Learners:
     )
 
 
-def default_methods(*, image: ImageColumns | None = None) -> tuple[Method, Method]:
-    """Return DML-IV and CE-DML-IV as they are by default, with a pilot."""
-    preset = partial(neural, image=image)
-    default = ControlFunction()
-    return (
-        Method("dml-iv", "DML-IV", partial(_build_two_stage, "dml-iv", preset, pilot=default)),
-        Method("ce-dml-iv", "CE-DML-IV", partial(_build_two_stage, "ce-dml-iv", preset, pilot=default)),
-    )
+def _dml_iv(preset: Preset | None, suffix: str = "", note: str | None = None) -> tuple[Method, ...]:
+    return two_stage(preset, suffix, names=("dml-iv",), note=note)
 
 
-def piloted_methods() -> tuple[Method, ...]:
-    """Return DML-IV and CE-DML-IV as they are by default, and DML-IV as it was before the pilot."""
-    dml_iv, ce_dml_iv = default_methods()
-    return (dml_iv, Method("dml-iv-no-pilot", "DML-IV before the pilot", None), ce_dml_iv)
-
-
-def _with_and_without_pilot(flexible_least_squares: Method) -> tuple[Method, ...]:
+def _with_and_without_pilot(label: str, **flexible: Any) -> tuple[Method, ...]:
+    """Return methods among which two-stage least squares is also ``flexible``, under the label."""
     _, deep_gmm, kernel_iv = others()
+    build = partial(_build, "estimators", "TwoStageLeastSquares", interactions=True, **flexible)
     return (
         *piloted_methods(),
         kernel_iv,
         deep_gmm,
         least_squares(),
-        flexible_least_squares,
+        Method("2sls-interactions", label, build),
         *archived_references(),
     )
 
 
-def _image_kernel() -> Learners:
-    return kernel(image=PIXELS)
+def _archived(labels: Mapping[str, str]) -> tuple[Method, ...]:
+    return tuple(Method(name, label, None) for name, label in labels.items())
 
 
-def _image_paper() -> Learners:
-    return paper_neural("image", PIXELS)
+def _build(room: str, kind: str, **settings: Any) -> Any:
+    return getattr(import_module(f"dmliv.{room}"), kind)(**settings)
 
 
 def _build_two_stage(name: TwoStageName, preset: Preset, *, pilot: PilotLike = None) -> Any:
-    from dmliv.estimators import CEDMLIV, DMLIV, DeepIV
-
-    return {"dml-iv": DMLIV, "ce-dml-iv": CEDMLIV, "deepiv": DeepIV}[name](preset(), pilot=pilot)
-
-
-def _build_other(name: str, **settings: Any) -> Any:
-    from dmliv import estimators
-
-    return getattr(estimators, name)(**settings)
+    return _build("estimators", _TWO_STAGE_CLASSES[name], learners=preset(), pilot=pilot)
 
 
 def _build_reference(name: str) -> Any:
-    from dmliv.benchmark import oracle
-
-    return getattr(oracle, name)(replace(neural(), action=oracle.ObservedAction()), pilot=None)
-
-
-def _build_bandit(name: str) -> Any:
-    from dmliv import policy
-
-    return getattr(policy, name)()
+    learner = import_module("dmliv.benchmark.oracle").ObservedAction()
+    return _build("benchmark.oracle", name, learners=replace(neural(), action=learner), pilot=None)

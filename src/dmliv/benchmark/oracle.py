@@ -94,14 +94,7 @@ class Oracle(Regression):
 def rows_for(estimator: Any, problem: Any, data: IVData, seed: int) -> IVData:
     """Return the rows an estimator learns from: unconfounded ones for the oracle, else the given ones.
 
-    Parameters
-    ----------
-    estimator : object
-    problem : object
-        What ``data`` were drawn from.
-    data : IVData
-    seed : int
-        Seed of ``data``.
+    The data were drawn from the problem with the seed.
 
     Raises
     ------

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from dmliv.benchmark.environment import commit
 from dmliv.benchmark.measure import measure
@@ -18,26 +17,14 @@ from dmliv.parallel.backends import BackendError, Workers
 _MOST_DEATHS = 2
 
 
-class Observer(Protocol):
-    """Something that wants to know how far a run has come."""
+class Observer:
+    """Hears how far a run has come; this one does nothing about it."""
 
     def started(self, pending: Sequence[Trial], known: Sequence[Record]) -> None:
         """Hear what is left to run, and what was known before."""
-        ...
 
     def finished(self, record: Record) -> None:
         """Hear of a trial whose record is on the disk."""
-        ...
-
-
-class SilentObserver:
-    """Shows nothing."""
-
-    def started(self, pending: Sequence[Trial], known: Sequence[Record]) -> None:
-        """Show nothing."""
-
-    def finished(self, record: Record) -> None:
-        """Show nothing."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +87,7 @@ def run(
         If workers keep dying.
     """
     workers = workers or Workers()
-    observer = observer or SilentObserver()
+    observer = observer or Observer()
     known = store.read()
     pending = missing(trials, known, retry_failed=retry_failed)
     observer.started(pending, known)

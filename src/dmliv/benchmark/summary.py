@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -100,13 +101,18 @@ class Statistics:
         return float(np.sqrt(self.mean**2 + self.sd**2 * (self.n - 1) / self.n)) if self.n else float("nan")
 
     @property
+    def ours(self) -> float:
+        """The statistic of ours that compares with the published one: the median if there is none."""
+        is_mean = self.published is not None and self.published.statistic == "mean"
+        return self.mean if is_mean else self.median
+
+    @property
     def ratio(self) -> float | None:
-        """Ours over the published number, the same statistic of both; None where that says nothing."""
+        """Ours over the published number; None where that says nothing."""
         # Some published rewards are below zero: a ratio of such numbers would not say which is better.
         if self.published is None or self.n == 0 or self.published.value <= 0.0:
             return None
-        ours = self.median if self.published.statistic == "median" else self.mean
-        return ours / self.published.value
+        return self.ours / self.published.value
 
 
 def arrange(grid: Grid, records: Sequence[Record], *, include_stale: bool = False) -> Contents:
@@ -140,10 +146,9 @@ def arrange(grid: Grid, records: Sequence[Record], *, include_stale: bool = Fals
         found[cell, method].append(record)
     cells = sorted({cell for cell, _ in found}, key=lambda c: (grid.tasks.index(c.task), c.rows))
     groups = tuple(
-        Group(cell, method, tuple(sorted(found[cell, method], key=lambda record: record.seed)))
-        for cell in cells
-        for method in grid.methods
-        if (cell, method) in found
+        Group(*place, tuple(sorted(found[place], key=lambda record: record.seed)))
+        for place in product(cells, grid.methods)
+        if place in found
     )
     return Contents(grid, groups, n_stale)
 
@@ -151,11 +156,11 @@ def arrange(grid: Grid, records: Sequence[Record], *, include_stale: bool = Fals
 def statistics(contents: Contents, metric: Metric) -> list[Statistics]:
     """Return the statistics of a metric for every group, groups in which every trial failed included.
 
-    Tasks of a grid may be judged differently: cells whose trials have other metrics than this are left out.
+    Tasks of a grid may have different metrics: cells whose trials have other metrics than this are left out.
     """
-    judged = {group.cell for group in contents.groups if any(record.metrics for record in group.records)}
+    evaluated = {group.cell for group in contents.groups if any(r.metrics for r in group.records)}
     measured = {group.cell for group in contents.groups if len(group.values(metric.name))}
-    groups = [group for group in contents.groups if group.cell not in judged - measured]
+    groups = [group for group in contents.groups if group.cell not in evaluated - measured]
     counts = [len(group.values(metric.name)) for group in groups]
     has_quartiles = min((n for n in counts if n), default=0) >= _FEWEST_FOR_QUARTILES
     return [_of_group(contents.grid.name, group, metric, has_quartiles) for group in groups]
@@ -201,15 +206,7 @@ def _of_group(grid: str, group: Group, metric: Metric, has_quartiles: bool) -> S
     if not len(values):
         nothing = float("nan")
         return Statistics(group, 0, nothing, nothing, nothing, nothing, nothing, has_quartiles, published)
-    low, high = (0.25, 0.75) if has_quartiles else (0.0, 1.0)
-    return Statistics(
-        group,
-        len(values),
-        float(np.median(values)),
-        float(np.quantile(values, low)),
-        float(np.quantile(values, high)),
-        float(values.mean()),
-        float(values.std(ddof=1)) if len(values) > 1 else 0.0,
-        has_quartiles,
-        published,
-    )
+    low, high = np.quantile(values, (0.25, 0.75) if has_quartiles else (0.0, 1.0)).tolist()
+    sd = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    median, mean = float(np.median(values)), float(values.mean())
+    return Statistics(group, len(values), median, low, high, mean, sd, has_quartiles, published)

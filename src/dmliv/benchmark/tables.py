@@ -10,14 +10,7 @@ from typing import Final
 import numpy as np
 
 from dmliv.benchmark.store import Record
-from dmliv.benchmark.summary import (
-    Contents,
-    Statistics,
-    cell_label,
-    fitted_rate,
-    relative_times,
-    statistics,
-)
+from dmliv.benchmark.summary import Contents, Statistics, cell_label, fitted_rate, relative_times, statistics
 from dmliv.benchmark.trials import Grid, Metric
 
 _ESCAPED: Final = {

@@ -1,4 +1,4 @@
-"""Tasks: the benchmark problems, each with how estimators are judged on it."""
+"""Tasks: the benchmark problems, each with how estimators are evaluated on it."""
 
 from __future__ import annotations
 
@@ -9,34 +9,63 @@ import numpy as np
 from sklearn.base import clone
 
 from dmliv.benchmark.oracle import rows_for
-from dmliv.benchmark.trials import Metrics
+from dmliv.benchmark.trials import Cell, Metrics
 from dmliv.data import FloatArray, IVData
 from dmliv.policy.value import policy_value
-from dmliv.problems import IHDP, PMCMR, ImageDemand, TicketDemand
-from dmliv.problems.replication import Replication
+from dmliv.problems import (
+    IHDP,
+    ORDINARY_REPORTED_ONLY,
+    ORDINARY_SHARES,
+    ORDINARY_TUNED_ON,
+    PMCMR,
+    REPORTED_ONLY,
+    TUNED_ON,
+    VIOLATIONS,
+    CardWages,
+    Encouragement,
+    ImageDemand,
+    SuiteProblem,
+    TicketDemand,
+    with_instrument_share,
+)
 
-# Contexts and fresh draws for judging have seeds of their own, far from those of training samples.
+# Contexts and fresh draws for evaluation have seeds of their own, far from those of training samples.
 _CONTEXT_SEED = 1_000_001
 _FRESH_SEED = 12_345
 
-# Rows of the training parts of the data sets with real contexts: all there are.
-REAL_ROWS: Final = {"ihdp": 470, "pm-cmr": 1343}
-
 # Ranges of the action by the suffix of their metrics: the published figures imply the wide one, the released
 # code has the narrow one.
-_WIDE = (-5.0, 5.0)
-_NARROW = (-3.0, 3.0)
+_RANGES: Final = (("", (-5.0, 5.0)), ("_narrow", (-3.0, 3.0)))
+
+
+class _ProblemTask:
+    """What tasks have in common: their rows are those of their problem."""
+
+    problem: Any
+
+    def sample(self, rows: int, seed: int) -> IVData:
+        """Draw training rows."""
+        data: IVData = self.problem.sample(rows, seed=seed)
+        return data
+
+    def _fit(self, estimator: Any, data: IVData, seed: int) -> None:
+        """Fit an estimator to the rows it learns from."""
+        rows = rows_for(estimator, self.problem, data, seed)
+        estimator.fit(rows.Y, rows.T, Z=rows.Z, X=rows.X)
+
+
+# --------------------------------------------------------------------------------------- the paper's problems
 
 
 @dataclass(frozen=True)
-class DemandTask:
+class DemandTask(_ProblemTask):
     """Ticket demand, plain or with images: error on the grid and on fresh draws, and rewards.
 
     Parameters
     ----------
     problem : TicketDemand or ImageDemand
     n_contexts : int
-        Contexts that policies are judged on.
+        Contexts that policies are evaluated on.
     n_actions : int
         Equally spaced actions a policy chooses from, on [-5, 5] and on [-3, 3].
     n_fresh : int
@@ -58,25 +87,20 @@ class DemandTask:
         """The strength of the instrument."""
         return f"strength {self.problem.instrument_strength:g}"
 
-    def sample(self, rows: int, seed: int) -> IVData:
-        """Draw training rows."""
-        return self.problem.sample(rows, seed=seed)
-
-    def judge(self, estimator: Any, data: IVData, seed: int) -> Metrics:
+    def evaluate(self, estimator: Any, data: IVData, seed: int) -> Metrics:
         """Fit, then measure errors and rewards."""
+        self._fit(estimator, data, seed)
         problem = self.problem
-        rows = rows_for(estimator, problem, data, seed)
-        estimator.fit(rows.Y, rows.T, Z=rows.Z, X=rows.X)
         metrics = {
             "grid_mse": _error(estimator, *problem.test_set()),
             "iid_mse": _error(estimator, *problem.iid_test_set(self.n_fresh, seed=_FRESH_SEED)),
         }
         for distribution, shift in (("", 0.0), ("shifted_", 1.0)):
             contexts = problem.contexts(self.n_contexts, seed=_CONTEXT_SEED, shift=shift)
-            for suffix, (low, high) in (("", _WIDE), ("_narrow", _NARROW)):
-                policy = estimator.policy(np.linspace(low, high, self.n_actions))
+            for suffix, bounds in _RANGES:
+                policy = estimator.policy(np.linspace(*bounds, self.n_actions))
                 metrics[f"{distribution}reward{suffix}"] = policy_value(policy, problem, contexts)
-                metrics[f"{distribution}optimum{suffix}"] = problem.optimal_value(contexts, low, high)
+                metrics[f"{distribution}optimum{suffix}"] = problem.optimal_value(contexts, *bounds)
         return metrics
 
     def note(self) -> str:
@@ -90,7 +114,7 @@ class DemandTask:
 
 
 @dataclass(frozen=True)
-class RealTask:
+class RealTask(_ProblemTask):
     """IHDP or PM-CMR; the seed is the number of the replication.
 
     Parameters
@@ -117,16 +141,16 @@ class RealTask:
         """Return the first so many training rows of replication ``seed``."""
         return self.problem.replication(seed).sample(rows)
 
-    def judge(self, estimator: Any, data: IVData, seed: int) -> Metrics:
+    def evaluate(self, estimator: Any, data: IVData, seed: int) -> Metrics:
         """Fit, then measure errors and rewards on validation and test rows."""
+        self._fit(estimator, data, seed)
         replication = self.problem.replication(seed)
-        estimator.fit(data.Y, data.T, Z=data.Z, X=data.X)
         policy = estimator.policy(np.linspace(*replication.action_range, self.n_actions))
         metrics: Metrics = {}
-        for part, (X, T, truth) in _parts(replication).items():
-            metrics[f"{part}_mse"] = _error(estimator, X, T, truth)
-            metrics[f"{part}_reward"] = policy_value(policy, replication, X)
-            metrics[f"{part}_optimum"] = replication.optimal_value(X)
+        for part, points in (("validation", replication.validation_set()), ("test", replication.test_set())):
+            metrics[f"{part}_mse"] = _error(estimator, *points)
+            metrics[f"{part}_reward"] = policy_value(policy, replication, points[0])
+            metrics[f"{part}_optimum"] = replication.optimal_value(points[0])
         return metrics
 
     def note(self) -> str:
@@ -140,7 +164,7 @@ class RealTask:
 
 
 @dataclass(frozen=True)
-class BanditTask:
+class BanditTask(_ProblemTask):
     """Ticket demand as an offline bandit: few actions, contexts with their instruments, rewards only.
 
     Parameters
@@ -149,7 +173,7 @@ class BanditTask:
     n_actions : int
         Equally spaced actions to choose from.
     n_contexts : int
-        Contexts that policies are judged on.
+        Contexts that policies are evaluated on.
     """
 
     problem: TicketDemand
@@ -166,25 +190,20 @@ class BanditTask:
         """Nothing: there is one such task."""
         return ""
 
-    def sample(self, rows: int, seed: int) -> IVData:
-        """Draw training rows."""
-        return self.problem.sample(rows, seed=seed)
-
-    def judge(self, estimator: Any, data: IVData, seed: int) -> Metrics:
+    def evaluate(self, estimator: Any, data: IVData, seed: int) -> Metrics:
         """Fit, once for each range of actions where the learner has to know it, and measure rewards."""
-        del seed
         fresh = self.problem.sample(self.n_contexts, seed=_CONTEXT_SEED)
         contexts: Any = fresh.X
         has_model = hasattr(estimator, "policy")
         if has_model:
-            estimator.fit(data.Y, data.T, Z=data.Z, X=data.X)
+            self._fit(estimator, data, seed)
         metrics: Metrics = {}
-        for suffix, bounds in (("", _WIDE), ("_narrow", _NARROW)):
+        for suffix, bounds in _RANGES:
             if has_model:
                 policy = estimator.policy(np.linspace(*bounds, self.n_actions))
             else:
                 policy = clone(estimator).set_params(n_actions=self.n_actions, action_range=bounds)
-                policy.fit(data.Y, data.T, Z=data.Z, X=data.X)
+                self._fit(policy, data, seed)
             instrument = None if has_model else fresh.Z
             metrics[f"reward{suffix}"] = policy_value(policy, self.problem, contexts, instrument=instrument)
             metrics[f"optimum{suffix}"] = self.problem.optimal_value(contexts, *bounds)
@@ -200,6 +219,110 @@ class BanditTask:
         )
 
 
+# -------------------------------------------------------------------------------------------------- the suite
+
+
+@dataclass(frozen=True)
+class SuiteTask(_ProblemTask):
+    """A problem of the suite: error at its test points, and the reward of the policy on some contexts."""
+
+    problem: SuiteProblem
+    n_contexts: int = 1000
+
+    @property
+    def name(self) -> str:
+        """Name of the problem."""
+        return self.problem.name
+
+    @property
+    def label(self) -> str:
+        """Name of the problem."""
+        return self.problem.name
+
+    def evaluate(self, estimator: Any, data: IVData, seed: int) -> Metrics:
+        """Fit, then measure the error and the policy."""
+        self._fit(estimator, data, seed)
+        problem = self.problem
+        X, T, truth = problem.test_set()
+        error = _error(estimator, X, T, truth)
+        contexts = problem.contexts(self.n_contexts, seed=_CONTEXT_SEED)
+        reward = policy_value(estimator.policy(problem.candidates()), problem, contexts)
+        optimum = problem.optimal_value(contexts)
+        return {
+            "mse": error,
+            "relative_mse": error / float(truth.var()),
+            "reward": reward,
+            "optimum": optimum,
+            "suboptimality": optimum - reward,
+        }
+
+    def note(self) -> str:
+        """Return how errors and rewards are measured."""
+        return (
+            "Errors at 2000 points, contexts as in the data and actions uniform between the 5 and 95 percent "
+            f"quantiles of the data or on the levels; rewards: {self.n_contexts} contexts, true mean outcome "
+            "of the actions chosen from a grid on that range or from the levels."
+        )
+
+
+@dataclass(frozen=True)
+class OrdinaryTask(SuiteTask):
+    """A problem of the suite, with the strength at which its instrument explains ``share`` of the action."""
+
+    share: float = 0.1
+
+    @property
+    def label(self) -> str:
+        """Name of the problem, and the share."""
+        return f"{self.problem.name}, {100.0 * self.share:g} %"
+
+
+# ---------------------------------------------------------------------------------------------------- effects
+
+
+@dataclass(frozen=True)
+class EffectTask(_ProblemTask):
+    """A problem with known effects: how far an estimated mean effect, and effects in contexts, are off.
+
+    An effect is h at the end of the problem's contrast less h at the start, per unit of the action.
+
+    Parameters
+    ----------
+    name, label : str
+        Name of the problem in records, and what sets it apart, for people.
+    problem : CardWages or Encouragement
+    n_contexts : int
+        Contexts at which effects are compared with the truth.
+    """
+
+    name: str
+    label: str
+    problem: CardWages | Encouragement
+    n_contexts: int = 10_000
+
+    def evaluate(self, estimator: Any, data: IVData, seed: int) -> Metrics:
+        """Fit, then compare effects with the truth."""
+        self._fit(estimator, data, seed)
+        X = self.problem.contexts(self.n_contexts, seed=_CONTEXT_SEED)
+        start, end = self.problem.contrast
+        low, high = (estimator.predict(np.full(len(X), action), X) for action in (start, end))
+        errors = (high - low) / (end - start) - self.problem.effect(X)
+        mse = float(np.mean(errors**2))
+        return {"ate_error": float(errors.mean()), "effect_mse": mse, "effect_rmse": float(np.sqrt(mse))}
+
+    def note(self) -> str:
+        """Return how effects are measured."""
+        start, end = self.problem.contrast
+        per_unit = "" if end - start == 1.0 else ", per unit"
+        return (
+            f"{self.label}: effects are h at {end:g} less h at {start:g}{per_unit}, at {self.n_contexts} "
+            "contexts of a seed of their own."
+        )
+
+
+# --------------------------------------------------------------------------------------------- lists of tasks
+
+
 def demand(strength: float = 1.0) -> DemandTask:
     """Return ticket demand with an instrument of that strength."""
     return DemandTask(TicketDemand(instrument_strength=strength))
@@ -210,14 +333,45 @@ def image_demand() -> DemandTask:
     return DemandTask(ImageDemand(), n_contexts=1000, n_fresh=2000)
 
 
-def real_world() -> tuple[RealTask, RealTask]:
-    """Return IHDP and PM-CMR."""
-    return RealTask(IHDP()), RealTask(PMCMR())
+def real_cells() -> tuple[Cell, Cell]:
+    """Return IHDP and PM-CMR with all rows of their training parts."""
+    return Cell(RealTask(IHDP()), 470), Cell(RealTask(PMCMR()), 1343)
 
 
-def _error(estimator: Any, X: Any, T: FloatArray, truth: FloatArray) -> float:
+def suite_tasks() -> tuple[SuiteTask, ...]:
+    """Return the tasks of all problems, those that settings may be chosen on first."""
+    return tuple(SuiteTask(problem) for problem in (*TUNED_ON, *REPORTED_ONLY))
+
+
+def ordinary_tasks() -> tuple[OrdinaryTask, ...]:
+    """Return problems with instruments of ordinary strength, those that settings may be chosen on first."""
+    return tuple(
+        OrdinaryTask(with_instrument_share(problem, share), share=share)
+        for problem in (*ORDINARY_TUNED_ON, *ORDINARY_REPORTED_ONLY)
+        for share in ORDINARY_SHARES
+    )
+
+
+def violation_tasks() -> tuple[SuiteTask, ...]:
+    """Return the problems without a control function, those that settings may be chosen on first."""
+    return tuple(SuiteTask(problem) for problem in VIOLATIONS.values())
+
+
+def card_tasks() -> tuple[EffectTask, ...]:
+    """Return wages and schooling with instruments of three strengths."""
+    return tuple(
+        EffectTask("card-wages", f"Card, pi {strength:g}", CardWages(strength))
+        for strength in (0.35, 1.0, 3.0)
+    )
+
+
+def encouragement_tasks() -> tuple[EffectTask, ...]:
+    """Return the encouragement design with effects of three shapes."""
+    return tuple(
+        EffectTask("encouragement", f"encouragement, {problem.effect_shape}", problem)
+        for problem in (Encouragement("constant"), Encouragement("linear"), Encouragement("curved"))
+    )
+
+
+def _error(estimator: Any, X: Any, T: Any, truth: FloatArray) -> float:
     return float(np.mean((estimator.predict(T, X) - truth) ** 2))
-
-
-def _parts(replication: Replication) -> dict[str, tuple[FloatArray, FloatArray, FloatArray]]:
-    return {"validation": replication.validation_set(), "test": replication.test_set()}

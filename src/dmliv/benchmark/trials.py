@@ -16,7 +16,7 @@ Metrics = dict[str, float]
 
 
 class Task(Protocol):
-    """A problem together with how estimators are judged on it; a frozen dataclass."""
+    """A problem together with how estimators are evaluated on it; a frozen dataclass."""
 
     @property
     def name(self) -> str:
@@ -37,12 +37,12 @@ class Task(Protocol):
         """Draw the training rows; no method can influence them."""
         ...
 
-    def judge(self, estimator: Any, data: IVData, seed: int) -> Metrics:
+    def evaluate(self, estimator: Any, data: IVData, seed: int) -> Metrics:
         """Fit the estimator and measure it against the truth."""
         ...
 
     def note(self) -> str:
-        """Return how estimators are judged, in one sentence."""
+        """Return how estimators are evaluated, in one sentence."""
         ...
 
 
@@ -96,6 +96,11 @@ class Cell:
 
     task: Task
     rows: int
+
+
+def cells_of(tasks: Iterable[Task], sizes: Iterable[int]) -> tuple[Cell, ...]:
+    """Return every task with every number of rows."""
+    return tuple(Cell(task, rows) for task, rows in product(tasks, sizes))
 
 
 @dataclass(frozen=True)
@@ -204,15 +209,8 @@ def plan(
 ) -> tuple[Trial, ...]:
     """Return the trials of a grid, seed after seed, so that an unfinished run is still a paired comparison.
 
-    Parameters
-    ----------
-    grid : Grid
-    methods : sequence of str, optional
-        Some of the grid's methods; by default all that are not archived.
-    sizes : sequence of int, optional
-        Rows in place of the grid's, for all of its tasks.
-    seeds : sequence of int, optional
-        Seeds in place of the grid's.
+    By default these are all methods that are not archived; sizes, for all tasks, and seeds replace those of
+    the grid.
 
     Raises
     ------
@@ -228,7 +226,7 @@ def plan(
             f"Expected methods of {grid.name!r} that can be run, got none: all are archived, their records "
             f"were made by an earlier version; show them with: dmliv bench render {grid.name}"
         )
-    cells = grid.cells if sizes is None else tuple(Cell(t, n) for t, n in product(grid.tasks, sizes))
+    cells = grid.cells if sizes is None else cells_of(grid.tasks, sizes)
     trials = tuple(
         build_trial(cell, method, seed)
         for seed, cell, method in product(grid.seeds if seeds is None else seeds, cells, chosen)

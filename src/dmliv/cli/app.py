@@ -18,7 +18,7 @@ _EXIT_REFUSED = 1
 
 
 class _PlainErrors(TyperGroup):
-    """Prints errors the package raises on purpose as one line; for all commands and their sub-commands.
+    """Print the errors that the package raises on purpose as one line, in all commands and sub-commands.
 
     Such an error is about the user's input: its message says what to do, a traceback would hide it. This is
     the one place where errors become exit codes.
@@ -57,7 +57,7 @@ def main(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
-    """Learn what an action really does, and what to do, from confounded data with an instrument."""
+    """Estimate causal effects and recommend actions from confounded data with an instrument."""
     del version  # its callback has done the work
 
 
@@ -69,7 +69,7 @@ def demo(
         Path, typer.Option(file_okay=False, writable=True, help="Folder for the figures; made if missing.")
     ] = Path("demo-output"),
 ) -> None:
-    """Simulate ticket sales, fit DML-IV and an ordinary regression, compare both with the truth."""
+    """Simulate ticket sales, fit DML-IV and an ordinary regression, and compare both with the truth."""
     from rich.console import Console
 
     from dmliv.benchmark.demo import run_demo

@@ -1,4 +1,4 @@
-"""The shell commands of the benchmark: list grids, run them, render and compare their records."""
+"""The shell commands of the benchmark: list, run, render and compare."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _RANGE = re.compile(r"(\d+)-(\d+)|(\d+)")
 
 NameArgument = Annotated[str, typer.Argument(help="Name of a benchmark; see: dmliv bench list")]
 RecordsOption = Annotated[
-    Path, typer.Option("--records", file_okay=False, help="Folder of the records, one file per benchmark.")
+    Path, typer.Option("--records", file_okay=False, help="Folder with the records, one file per benchmark.")
 ]
 StaleOption = Annotated[
-    bool, typer.Option("--include-stale", help="Also show records made with other settings than today's.")
+    bool,
+    typer.Option("--include-stale", help="Include records made with other settings than the current ones."),
 ]
 _RECORDS = Path("docs/results/records")
 
@@ -33,7 +34,7 @@ def list_grids(
     name: Annotated[str | None, typer.Argument(help="Show the methods and cells of one benchmark.")] = None,
     records: RecordsOption = _RECORDS,
 ) -> None:
-    """Show the benchmarks with their trials and records, or what one of them consists of."""
+    """List the benchmarks with their trials and records, or the methods and cells of one."""
     from dmliv.benchmark.grids import GRID_NAMES, grid
     from dmliv.benchmark.store import RecordStore
     from dmliv.benchmark.summary import cell_label
@@ -60,23 +61,25 @@ def list_grids(
 @bench_app.command()
 def run(
     name: NameArgument,
-    methods: Annotated[str | None, typer.Option(help="Some methods, such as dml-iv,kiv.")] = None,
-    sizes: Annotated[str | None, typer.Option(help="Rows in place of the benchmark's: 1000,5000.")] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="Seeds in place of the benchmark's: 0-4 or 0,3,7.")
+    methods: Annotated[str | None, typer.Option(help="Run only these methods: dml-iv,kiv.")] = None,
+    sizes: Annotated[
+        str | None, typer.Option(help="Numbers of rows instead of the benchmark's: 1000,5000.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Trials at a time, one thread each.")] = 1,
+    seeds: Annotated[str | None, typer.Option(help="Seeds instead of the benchmark's: 0-4 or 0,3,7.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Trials to run at a time, one thread each.")] = 1,
     backend: Annotated[
-        str, typer.Option(help="Who runs them: loky (processes of this machine), dask or ray.")
+        str, typer.Option(help="Backend that runs the trials: loky (processes on this machine), dask or ray.")
     ] = "loky",
     address: Annotated[
-        str | None, typer.Option(help="Address of the Dask or Ray cluster; without it a local one.")
+        str | None, typer.Option(help="Address of the Dask or Ray cluster; by default a local one.")
     ] = None,
-    budget: Annotated[float | None, typer.Option(min=0, help="Minutes after which no trial starts.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(min=0, help="Minutes after which no new trial starts.")
+    ] = None,
     records: RecordsOption = _RECORDS,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed trials again.")] = False,
 ) -> None:
-    """Run the trials that have no record yet; stop and start it at will."""
+    """Run the trials that have no record yet; it can be interrupted and continued."""
     from rich.console import Console
 
     from dmliv.benchmark.grids import grid
@@ -105,14 +108,14 @@ def run(
                 observer=observer,
             )
     except KeyboardInterrupt:
-        typer.echo(f"Stopped. Finished trials are in {store.path}; the same command goes on.", err=True)
+        typer.echo(f"Stopped. Finished trials are in {store.path}; the same command continues.", err=True)
         raise typer.Exit(_EXIT_INTERRUPTED) from None
     typer.echo(
-        f"{summary.finished} trials run, {summary.failed} of them failed; {summary.known} were there before, "
-        f"{summary.left} are left. Records: {store.path}"
+        f"{summary.finished} trials run, {summary.failed} of them failed; {summary.known} had records "
+        f"before, {summary.left} remain. Records: {store.path}"
     )
     if summary.left:
-        typer.echo("The budget is spent; the same command goes on.")
+        typer.echo("The time budget is used up; the same command continues.")
     if summary.failed:
         typer.echo(f"To run failed trials again: dmliv bench run {name} --retry-failed")
 
@@ -137,7 +140,7 @@ def render(
 def compare(
     name: NameArgument, records: RecordsOption = _RECORDS, include_stale: StaleOption = False
 ) -> None:
-    """Show ours beside the published numbers."""
+    """Compare the results with the published numbers."""
     from rich.console import Console
 
     from dmliv.benchmark.comparison import comparison_tables

@@ -8,16 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from dmliv.cli.inputs_outputs import (
-    beside,
     known_columns,
-    read_contexts,
-    read_taken,
+    load_model,
+    read_rows,
     require_choice,
     require_place,
     require_rows,
     warn,
+    write_rows,
 )
 from dmliv.cli.options import (
+    ACTION_KINDS,
     LEARNERS,
     METHODS,
     fit_options,
@@ -35,10 +36,19 @@ ConfigOption = Annotated[
     ),
 ]
 DelimiterOption = Annotated[
-    str | None, typer.Option(help="Between the columns of CSV files; a comma, or a tab for .tsv.")
+    str | None, typer.Option(help="Separates the columns of CSV files; a comma, or a tab for .tsv.")
 ]
 WeightOption = Annotated[str | None, typer.Option(help="Column with row weights.")]
-ModelArgument = Annotated[Path, typer.Argument(help="A model file, as written by dmliv fit.")]
+DropMissingOption = Annotated[
+    bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")
+]
+ModelArgument = Annotated[Path, typer.Argument(help="Model file, as written by dmliv fit.")]
+ContextsArgument = Annotated[
+    Path | None, typer.Argument(help="CSV or Parquet file with contexts; not for models without context.")
+]
+RowsOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="CSV or Parquet file to write, with a result per row.")
+]
 
 
 def fit(
@@ -52,59 +62,62 @@ def fit(
     ] = None,
     control: Annotated[
         list[str] | None,
-        typer.Option(help="Column to hold fixed while learning and not to ask for later; repeat it."),
+        typer.Option(
+            help="Column with a control: adjusted for in the fit and averaged over in effects and "
+            "recommendations; repeat it for several."
+        ),
     ] = None,
     weight: WeightOption = None,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "dml-iv",
     learners: Annotated[
         str | None, typer.Option(help=f"For dml-iv, ce-dml-iv and deepiv: one of {', '.join(LEARNERS)}.")
     ] = None,
-    folds: Annotated[int | None, typer.Option(min=1, help="Folds, for dml-iv and deepiv.")] = None,
+    folds: Annotated[
+        int | None, typer.Option(min=1, help="Folds of the cross-fitting, for dml-iv and deepiv.")
+    ] = None,
     pilot: Annotated[
         bool | None,
         typer.Option(
             "--pilot/--no-pilot",
-            help="For dml-iv, ce-dml-iv and deepiv: start from a control-function regression, which is the "
-            "default but with --learners paper.",
+            help="For dml-iv, ce-dml-iv and deepiv: start from a control-function regression, the default "
+            "except with --learners paper.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of everything random.")] = 0,
-    action_kind: Annotated[str, typer.Option(help="One of auto, continuous, discrete.")] = "auto",
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of all random numbers.")] = 0,
+    action_kind: Annotated[str, typer.Option(help=f"One of {', '.join(ACTION_KINDS)}.")] = "auto",
     intervals: Annotated[
         bool | None,
         typer.Option(
-            "--intervals/--no-intervals", help="Learn 95 % intervals; by default where the method has them."
+            "--intervals/--no-intervals",
+            help="Estimate 95 % confidence intervals; by default where the method has them.",
         ),
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option(help="Column with labels of rows that depend on each other.")
+        str | None, typer.Option(help="Column with cluster labels: rows of a cluster depend on each other.")
     ] = None,
-    drop_missing: Annotated[
-        bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")
-    ] = False,
+    drop_missing: DropMissingOption = False,
     delimiter: DelimiterOption = None,
     stream_above: Annotated[
         float,
         typer.Option(
             min=0.0,
-            help="Megabytes beyond which a CSV file is read in parts if the method can: with little memory, "
-            "but without intervals unless it is 2sls.",
+            help="Size in megabytes above which a CSV file is read in parts, if the method can. This takes "
+            "little memory, but gives no intervals except for 2sls.",
         ),
     ] = 100.0,
     config: ConfigOption = None,
 ) -> None:
-    """Learn what the action does to the outcome, and save the model."""
+    """Estimate the effect of the action on the outcome, and save the model."""
     del config  # its callback has done the work
     from rich.console import Console
 
     from dmliv.cli.fitting import FitRequest, fit_and_show
 
     require_choice("--method", method, METHODS)
-    if learners is not None:
-        require_choice("--learners", learners, LEARNERS)
-    require_choice("--action-kind", action_kind, ("auto", "continuous", "discrete"))
+    require_choice("--learners", learners, LEARNERS)
+    require_choice("--action-kind", action_kind, ACTION_KINDS)
     estimator = make_estimator(method, learners, folds, seed, action_kind, pilot)
-    options = fit_options(estimator, method, folds, intervals, cluster)
+    options = fit_options(method, folds, intervals, cluster)
     require_place(output)
     request = FitRequest(
         data=data,
@@ -134,52 +147,41 @@ def fit(
 
 def effect(
     model: ModelArgument,
-    data: Annotated[
-        Path | None, typer.Argument(help="CSV or Parquet file with contexts; not for models without.")
-    ] = None,
-    start: Annotated[str, typer.Option("--from", help="Action to compare with; several columns: 1,2.")] = "0",
-    end: Annotated[str, typer.Option("--to", help="Action whose effect is asked for.")] = "1",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="CSV or Parquet file for the effect of every row.")
-    ] = None,
+    data: ContextsArgument = None,
+    start: Annotated[
+        str, typer.Option("--from", help="Action to compare with; for several columns: 1,2.")
+    ] = "0",
+    end: Annotated[str, typer.Option("--to", help="Action whose effect is estimated.")] = "1",
+    output: RowsOption = None,
     delimiter: DelimiterOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Show what moving the action from one value to another does to the outcome."""
+    """Show the effect on the outcome of moving the action from one value to another."""
     del config
     from rich.console import Console
 
-    from dmliv.cli.texts import far_actions, show_effect
-    from dmliv.data import files
-    from dmliv.persistence import load
+    from dmliv.cli.texts import far_warnings, show_effect
 
-    if output is not None:
-        files.file_format(output)
-        require_place(output)
-    estimator = load(model)
+    estimator = load_model(model, output)
     spec = estimator.counterfactual_.action
     first, last = read_action(start, spec), read_action(end, spec)
-    contexts = read_contexts(estimator, data, delimiter)
+    contexts, _ = read_rows(estimator, data, delimiter)
     effects = estimator.effect(contexts, T0=first, T1=last)
     require_rows(len(effects))
     console = Console(highlight=False)
     has_intervals = estimator.counterfactual_.uncertainty is not None
-    mean_ends = estimator.ate_interval(contexts, T0=first, T1=last) if has_intervals else None
-    show_effect(console, effects, start, end, mean_ends)
-    warn(far_actions(spec, first, last))
-    if output is not None:
-        found = {"effect": effects}
-        if has_intervals:
-            found["lower"], found["upper"] = estimator.effect_interval(contexts, T0=first, T1=last)
-        files.write_columns(output, beside(contexts, found))
-        console.print(f"Effects: {output}", soft_wrap=True, markup=False)
+    interval = estimator.ate_interval(contexts, T0=first, T1=last) if has_intervals else None
+    show_effect(console, effects, start, end, interval)
+    warn(far_warnings(spec, first, last))
+    found = {"effect": effects}
+    if output is not None and has_intervals:
+        found["lower"], found["upper"] = estimator.effect_interval(contexts, T0=first, T1=last)
+    write_rows(console, "Effects", output, contexts, found)
 
 
 def recommend(
     model: ModelArgument,
-    data: Annotated[
-        Path | None, typer.Argument(help="CSV or Parquet file with contexts; not for models without.")
-    ] = None,
+    data: ContextsArgument = None,
     actions: Annotated[
         str | None,
         typer.Option(
@@ -189,59 +191,43 @@ def recommend(
     ] = None,
     min_support: Annotated[
         float | None,
-        typer.Option(min=0.0, max=1.0, help="Forbid actions that were less likely than this in a context."),
+        typer.Option(min=0.0, max=1.0, help="Exclude actions with a lower probability given the context."),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="CSV or Parquet file for every row's action.")
-    ] = None,
+    output: RowsOption = None,
     delimiter: DelimiterOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Recommend the action with the highest expected outcome in each context."""
     del config
-    import numpy as np
     from rich.console import Console
 
-    from dmliv.cli.texts import decision_warnings, decision_worth, far_actions, show_decisions
-    from dmliv.data import files
-    from dmliv.persistence import load
+    from dmliv.cli.texts import decision_values, far_warnings, show_decisions
+    from dmliv.diagnostics.checks import judge
+    from dmliv.diagnostics.findings import warnings_of
+    from dmliv.diagnostics.recommendations import edge_rows
 
-    if output is not None:
-        files.file_format(output)
-        require_place(output)
-    estimator = load(model)
+    estimator = load_model(model, output)
     spec = estimator.counterfactual_.action
     policy = estimator.policy(read_actions(actions, spec), min_support=min_support)
-    contexts = read_contexts(estimator, data, delimiter)
+    contexts, taken = read_rows(estimator, data, delimiter, with_actions=True)
     decisions = policy.decide(contexts)
     require_rows(len(decisions))
     console = Console(highlight=False)
-    taken = read_taken(estimator, data, delimiter)
-    worth, doubts = decision_worth(estimator, policy, contexts, decisions, taken)
-    show_decisions(console, decisions, spec, worth)
+    values, doubts = decision_values(estimator, policy, contexts, decisions, taken)
+    show_decisions(console, decisions, spec, values)
     warn(doubts)
-    edge = None
+    names = [f"recommended_{name}" for name in spec.names]
+    columns = decisions.action.reshape(len(decisions), -1).T
+    found: dict[str, Any] = {**dict(zip(names, columns, strict=True)), "expected_outcome": decisions.value}
     if spec.kind == "continuous":
-        offered, chosen = (
-            np.reshape(each, (len(each), -1)) for each in (policy.candidates, decisions.action)
-        )
-        low, high = offered.min(axis=0), offered.max(axis=0)
-        edge = decisions.at_edge | ((chosen <= low) | (chosen >= high)).any(axis=1)
-        warn(far_actions(spec, low, high))
-    warn(decision_warnings(decisions, edge))
-    if output is not None:
-        found: dict[str, Any] = (
-            {f"recommended_{spec.names[0]}": decisions.action}
-            if decisions.action.ndim == 1
-            else dict(zip((f"recommended_{name}" for name in spec.names), decisions.action.T, strict=True))
-        )
-        found["expected_outcome"] = decisions.value
-        if edge is not None:
-            found["at_edge"] = edge
-        if decisions.support is not None:
-            found["support"] = decisions.support
-        files.write_columns(output, beside(contexts, found))
-        console.print(f"Recommendations: {output}", soft_wrap=True, markup=False)
+        found["at_edge"] = edge_rows(policy.candidates, decisions)
+        warn(far_warnings(spec, policy.candidates.min(axis=0), policy.candidates.max(axis=0)))
+        warn(warnings_of([judge("at_edge", found["at_edge"].mean())]))
+    if decisions.support is not None and decisions.min_support is not None:
+        found["support"] = decisions.support
+        lacking = (decisions.support < decisions.min_support).sum()
+        warn(warnings_of([judge("min_support", lacking)]))
+    write_rows(console, "Recommendations", output, contexts, found)
 
 
 def report(
@@ -263,27 +249,26 @@ def report(
     weight: WeightOption = None,
     actions: Annotated[
         str | None,
-        typer.Option(help="Actions to recommend, as for recommend; by default those usual in the file."),
+        typer.Option(help="Actions to choose from, as for recommend; by default those usual in the file."),
     ] = None,
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Draws rows where there are many.")] = 0,
-    drop_missing: Annotated[
-        bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")
-    ] = False,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Seed of the sample of rows taken from a large file.")
+    ] = 0,
+    drop_missing: DropMissingOption = False,
     delimiter: DelimiterOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Write what a model says about a table as one HTML page, with a panel to try contexts."""
+    """Write what a model says about a table to one HTML page, with a panel for what-if questions."""
     del config
     from rich.console import Console
 
     from dmliv.data import files
-    from dmliv.persistence import load
     from dmliv.progress import BarProgress
     from dmliv.report import write_report
 
     require_place(output)
-    estimator = load(model)
+    estimator = load_model(model, None)
     spec, schema = estimator.counterfactual_.action, estimator.counterfactual_.context
     if not spec.named or (schema.columns and not schema.named):
         raise InputError(
@@ -296,7 +281,7 @@ def report(
             f"model file holds no table; pass the training table, say: dmliv report {model} data.csv."
         )
     offered = None if actions is None else read_actions(actions, spec)
-    available = set(files.column_names(data, delimiter))
+    available = files.column_names(data, delimiter)
     controls = getattr(estimator, "_controls", None)
     roles = {
         "outcome": [outcome] if outcome else [],
@@ -306,7 +291,7 @@ def report(
         "control": known_columns(control, None if controls is None else controls.columns, available),
         "weight": [weight] if weight else [],
     }
-    table = files.read_columns(data, roles, delimiter=delimiter)
+    table = files.read_columns(data, roles, delimiter=delimiter, available=available)
     console = Console(highlight=False)
     if drop_missing:
         table, dropped = files.drop_missing(table)

@@ -14,14 +14,15 @@ _EXIT_DAMAGED = 1
 DataDirOption = Annotated[
     Path | None,
     typer.Option(
-        "--data-dir", help="Folder to look in first, instead of the one in the variable DMLIV_DATA."
+        "--data-dir",
+        help="Folder to search first, instead of the one in the environment variable DMLIV_DATA.",
     ),
 ]
 
 
 @data_app.command("list")
 def list_files(data_dir: DataDirOption = None) -> None:
-    """Show every file with its size and where it is."""
+    """Show every file with its size and location."""
     from rich.filesize import decimal
 
     from dmliv.problems.assets import ASSETS, cache_dir, copies
@@ -41,7 +42,7 @@ def fetch(
     name: Annotated[str, typer.Argument(help='A file, a data set such as "mnist", or "all".')],
     data_dir: DataDirOption = None,
 ) -> None:
-    """Download files into the cache; those that are there and intact are left alone."""
+    """Download files into the cache, except those that are there and intact."""
     from dmliv.problems.assets import locate, select
 
     for asset in select(name):
@@ -50,7 +51,7 @@ def fetch(
 
 @data_app.command()
 def check(data_dir: DataDirOption = None) -> None:
-    """Verify the size and checksum of every file there is; exit with 1 if one is damaged."""
+    """Verify the size and checksum of every file that exists; exit with 1 if one is damaged."""
     from dmliv.problems.assets import ASSETS, copies, damage
 
     any_damaged = False

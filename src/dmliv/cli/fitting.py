@@ -1,4 +1,4 @@
-"""The two roads of ``dmliv fit``: a table in memory, or rows that stream from files."""
+"""The two ways of ``dmliv fit``: a table in memory, or rows that stream from files."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ import numpy as np
 from rich.console import Console
 
 from dmliv.cli.inputs_outputs import warn
-from dmliv.cli.texts import fit_warnings, show_columns, show_fit
+from dmliv.cli.texts import show_columns, show_findings
 from dmliv.data import ActionKind, IVData, ParquetRows, TrainingData, csv_as_parquet, files, prepare
 from dmliv.data.parquet import scan
+from dmliv.diagnostics.checks import sample_findings, strength_findings
+from dmliv.diagnostics.findings import warnings_of
 from dmliv.diagnostics.strength import instrument_strength
 from dmliv.errors import InputError
 from dmliv.estimators import can_stream, fit_parquet
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.nets.settings import LARGE_ROWS
 from dmliv.progress import BarProgress
+from dmliv.report.words import first_stage_findings, pilot_words
 
 _MEGABYTE = 1e6
 
 
 @dataclass(frozen=True)
 class FitRequest:
-    """What a person asked for.
+    """What ``dmliv fit`` is asked for.
 
     Attributes
     ----------
@@ -34,18 +37,18 @@ class FitRequest:
     roles : dict of str to list of str
         Columns by role.
     output : Path
-        Where the model goes; beside it there is room for parts of a large file.
+        Where the model goes; a large file is split into parts beside it.
     options : dict
         Of the estimator's ``fit``.
     intervals : bool or None
-        Whether intervals were asked for; None for no word about them.
+        Whether intervals are wanted; None if the command line does not say.
     seed : int
     drop_missing : bool
     delimiter : str or None
     stream_above : float
         Megabytes beyond which a CSV file is read in parts.
     pilot : bool or None
-        Whether a pilot was asked for; None for no word about it.
+        Whether a pilot is wanted; None if the command line does not say.
     """
 
     data: Path
@@ -63,9 +66,14 @@ class FitRequest:
         """Return the only column of a role, or None."""
         return (*self.roles[role], None)[0]
 
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of the roles that rows in memory and rows that stream have in common."""
+        several = {role: self.roles[role] for role in ("action", "instrument", "context")}
+        return {"outcome": self.roles["outcome"][0], "weight": self.single("weight"), **several}
+
 
 def fit_and_show(console: Console, estimator: CounterfactualEstimator, request: FitRequest) -> None:
-    """Fit an estimator, show what was read and how well it fits, and warn where it should not be trusted.
+    """Fit an estimator; show what was read and how well it fits, and warn where the fit is in doubt.
 
     Raises
     ------
@@ -75,19 +83,29 @@ def fit_and_show(console: Console, estimator: CounterfactualEstimator, request: 
     try:
         if request.data.is_dir():
             _refuse_unstreamable(request, "a folder of Parquet files", "leave it out")
-            sample = _fit_parts(console, estimator, request, request.data)
+            _fit_parts(console, estimator, request, request.data)
         elif _is_large(estimator, request):
-            sample = _fit_large_csv(console, estimator, request)
+            _fit_large_csv(console, estimator, request)
         else:
-            sample = _fit_table(console, estimator, request)
+            _fit_table(console, estimator, request)
     except np.linalg.LinAlgError as error:
         raise InputError(
             f"Expected columns that a regression can be solved with, got {str(error).lower()}; look for "
             "columns that hold almost one value, or extremely large or small ones."
         ) from error
-    strength = instrument_strength(sample, seed=request.seed, progress=BarProgress())
-    show_fit(console, estimator, strength)
-    warn(fit_warnings(sample, estimator, strength))
+    findings = first_stage_findings(estimator)
+    show_findings(console, "First stage", findings)
+    for sentence in pilot_words(estimator):
+        console.print(sentence, markup=False)
+    warn(warnings_of(findings))
+
+
+def _show_rows(console: Console, rows: TrainingData, request: FitRequest) -> None:
+    """Show how the columns were read and how strong the instrument is, before any time goes into a fit."""
+    show_columns(console, rows, request.roles["outcome"][0])
+    strength = strength_findings(instrument_strength(rows, seed=request.seed, progress=BarProgress()))
+    show_findings(console, "Instrument", strength)
+    warn(warnings_of((*strength, *sample_findings(rows.action_spec, rows.action))))
 
 
 def _is_large(estimator: CounterfactualEstimator, request: FitRequest) -> bool:
@@ -97,8 +115,8 @@ def _is_large(estimator: CounterfactualEstimator, request: FitRequest) -> bool:
     return path.stat().st_size > request.stream_above * _MEGABYTE and can_stream(estimator)
 
 
-def _fit_table(console: Console, estimator: Any, request: FitRequest) -> TrainingData:
-    """Fit to a table in memory; return its rows."""
+def _fit_table(console: Console, estimator: Any, request: FitRequest) -> None:
+    """Fit to a table in memory."""
     roles, options = request.roles, dict(request.options)
     table = files.read_columns(request.data, roles, delimiter=request.delimiter)
     if request.drop_missing:
@@ -107,37 +125,19 @@ def _fit_table(console: Console, estimator: Any, request: FitRequest) -> Trainin
     cluster = request.single("cluster")
     if cluster:
         options["cluster"] = table.column(cluster).to_numpy()
-    rows = IVData.from_frame(
-        table,
-        outcome=roles["outcome"][0],
-        action=roles["action"],
-        instrument=roles["instrument"],
-        context=roles["context"],
-        weight=request.single("weight"),
-        control=roles["control"],
-    )
+    rows = IVData.from_frame(table, control=roles["control"], **request.columns())
     # A frame keeps the name of its column, which a single Arrow column has not.
     taken = table.select(roles["action"])
-
-    def prepared() -> TrainingData:
-        # Made when it is needed: held beside the rows of a fit it would be one copy of many rows too many.
-        return prepare(
-            rows.Y,
-            taken,
-            Z=rows.Z,
-            X=rows.X,
-            W=rows.W,
-            sample_weight=rows.sample_weight,
-            action_kind=estimator.action_kind,
-        )
-
-    show_columns(console, prepared(), roles["outcome"][0])
-    estimator.fit(rows.Y, taken, Z=rows.Z, X=rows.X, W=rows.W, sample_weight=rows.sample_weight, **options)
-    return prepared()
+    given = {"Z": rows.Z, "X": rows.X, "W": rows.W, "sample_weight": rows.sample_weight}
+    prepared = prepare(rows.Y, taken, **given, action_kind=estimator.action_kind)
+    # From here on the rows are held once, as the estimator reads them.
+    del table, rows, taken, given
+    _show_rows(console, prepared, request)
+    estimator.fit_prepared(prepared, **options)
 
 
-def _fit_large_csv(console: Console, estimator: CounterfactualEstimator, request: FitRequest) -> TrainingData:
-    """Fit to a CSV file that is read in parts; return a sample of its rows."""
+def _fit_large_csv(console: Console, estimator: CounterfactualEstimator, request: FitRequest) -> None:
+    """Fit to a CSV file that is read in parts."""
     _refuse_unstreamable(
         request,
         f"a CSV file above {request.stream_above:g} MB",
@@ -153,7 +153,7 @@ def _fit_large_csv(console: Console, estimator: CounterfactualEstimator, request
     ) as written:
         if request.drop_missing:
             _show_dropped(console, written.n_dropped)
-        return _fit_parts(console, estimator, request, written.folder, label=request.data.name)
+        _fit_parts(console, estimator, request, written.folder, label=request.data.name)
 
 
 def _fit_parts(
@@ -162,34 +162,24 @@ def _fit_parts(
     request: FitRequest,
     folder: Path,
     label: str | None = None,
-) -> TrainingData:
-    """Fit to rows that stream from a folder of Parquet files; return a sample of them."""
-    roles = request.roles
-    rows = ParquetRows(
-        folder,
-        outcome=roles["outcome"][0],
-        action=roles["action"],
-        instrument=roles["instrument"],
-        context=roles["context"],
-        weight=request.single("weight"),
-        label=label,
-    )
+) -> None:
+    """Fit to rows that stream from a folder of Parquet files."""
+    rows = ParquetRows(folder, label=label, **request.columns())
     kind: ActionKind = getattr(estimator, "action_kind", "auto")
-    found = scan(rows, LARGE_ROWS, kind, min_rows=2, seed=request.seed, progress=BarProgress())
-    sample = found.sample
+    sample = scan(rows, LARGE_ROWS, kind, min_rows=2, seed=request.seed, progress=BarProgress()).sample
     source = f"{len(rows.files):,} files" if label is None else "a large file, read in parts"
     console.print(f"{rows.n_rows:,} rows in {source}. In a sample of them:")
-    show_columns(console, sample, rows.outcome)
+    _show_rows(console, sample, request)
+    del sample
     fit_parquet(estimator, rows, progress=BarProgress())
     if request.options and request.intervals is None:
         advice = "fit one file" if label is None else "raise --stream-above"
         warn(
             [
-                "This model has no intervals: they are not learned from rows that stream. "
-                f"To have them, {advice} or draw a sample of the rows."
+                "This model has no intervals, because its rows were read in parts. To have them, "
+                f"{advice} or draw a sample of the rows."
             ]
         )
-    return sample
 
 
 def _refuse_unstreamable(request: FitRequest, source: str, advice: str) -> None:

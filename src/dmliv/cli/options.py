@@ -1,11 +1,10 @@
-"""What options of the shell commands for models stand for: settings, estimators and actions."""
+"""The options of the shell commands for models: files of options, estimators and actions."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
 from difflib import get_close_matches
-from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,18 +18,19 @@ if TYPE_CHECKING:
 
 METHODS = ("dml-iv", "ce-dml-iv", "deepiv", "dfiv", "deepgmm", "kiv", "2sls")
 LEARNERS = ("neural", "kernel", "boosting", "forest", "paper")
-
+_TWO_STAGE = METHODS[:3]
+ACTION_KINDS = ("auto", "continuous", "discrete")
 
 _MOST_ACTIONS = 10_000
 
 
 def read_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Take the options of a TOML file as defaults; what is given on the command line wins.
+    """Take the options of a TOML file as defaults; the command line overrides them.
 
     Raises
     ------
     InputError
-        If the file cannot be read, or holds something that is no option; the nearest ones are offered.
+        If the file cannot be read, or contains something that is not an option of the command.
     """
     if path is None:
         return None
@@ -85,55 +85,41 @@ def make_estimator(
     from dmliv import CEDMLIV, DFIV, DMLIV, DeepGMM, DeepIV, KernelIV, TwoStageLeastSquares
     from dmliv import learners as presets
 
-    two_stage: dict[str, Any] = {"dml-iv": DMLIV, "ce-dml-iv": CEDMLIV, "deepiv": DeepIV}
-    others: dict[str, Any] = {"dfiv": DFIV, "deepgmm": DeepGMM, "kiv": KernelIV, "2sls": TwoStageLeastSquares}
+    estimators: dict[str, Any] = {"dml-iv": DMLIV, "ce-dml-iv": CEDMLIV, "deepiv": DeepIV}
+    estimators |= {"dfiv": DFIV, "deepgmm": DeepGMM, "kiv": KernelIV, "2sls": TwoStageLeastSquares}
     options: dict[str, Any] = {"action_kind": action_kind}
     if method != "2sls":
         options |= {"random_state": seed, "verbose": True}
     if folds is not None:
-        if method not in ("dml-iv", "deepiv"):
-            raise InputError(
-                f"Expected --folds for dml-iv or deepiv alone, got it for {method}; leave it out."
-            )
+        _require_method("--folds", ("dml-iv", "deepiv"), method)
         options["n_folds"] = folds
-    if method not in two_stage:
-        if learners is not None:
+    if learners is not None:
+        _require_method("--learners", _TWO_STAGE, method)
+    if pilot is not None:
+        _require_method("--pilot or --no-pilot", _TWO_STAGE, method)
+    if method in _TWO_STAGE:
+        makers: dict[str, Callable[[], presets.Learners]] = {
+            "neural": presets.neural,
+            "kernel": presets.kernel,
+            "boosting": presets.boosting,
+            "forest": presets.forest,
+            "paper": presets.paper_neural,
+        }
+        options["learners"] = makers[learners or "neural"]()
+        if pilot and not options["learners"].with_pilot:
             raise InputError(
-                f"Expected --learners for {', '.join(two_stage)} alone, got it for {method}; leave it out."
+                f"Expected --pilot with learners that allow a pilot, got it with {learners}; leave it out."
             )
-        if pilot is not None:
-            raise InputError(
-                f"Expected --pilot or --no-pilot for {', '.join(two_stage)} alone, got one for {method}; "
-                "leave it out."
-            )
-        other: CounterfactualEstimator = others[method](**options)
-        return other
-    makers: dict[str, Callable[[], presets.Learners]] = {
-        "neural": presets.neural,
-        "kernel": presets.kernel,
-        "boosting": presets.boosting,
-        "forest": presets.forest,
-        "paper": presets.paper_neural,
-    }
-    chosen = makers[learners or "neural"]()
-    if pilot and not chosen.with_pilot:
-        raise InputError(
-            f"Expected --pilot with learners that may have one, got it with {learners}; leave it out."
-        )
-    if pilot is False:
-        options["pilot"] = None
-    estimator: CounterfactualEstimator = two_stage[method](chosen, **options)
+        if pilot is False:
+            options["pilot"] = None
+    estimator: CounterfactualEstimator = estimators[method](**options)
     return estimator
 
 
 def fit_options(
-    estimator: CounterfactualEstimator,
-    method: str,
-    folds: int | None,
-    intervals: bool | None,
-    cluster: str | None,
+    method: str, folds: int | None, intervals: bool | None, cluster: str | None
 ) -> dict[str, Any]:
-    """Return what ``fit`` is told of intervals, and check that the method knows of clusters.
+    """Return the options of ``fit`` on intervals, after a check that the method takes clusters if any.
 
     Raises
     ------
@@ -146,37 +132,43 @@ def fit_options(
             "Expected --intervals for dml-iv with 2 folds or more, got it for another method or fewer folds; "
             "leave it out."
         )
-    fit: Any = getattr(estimator, "fit")  # noqa: B009
-    if cluster is not None and "cluster" not in signature(fit).parameters:
-        raise InputError(
-            f"Expected --cluster for dml-iv, ce-dml-iv or deepiv, got it for {method}; leave it out."
-        )
+    if cluster is not None:
+        _require_method("--cluster", _TWO_STAGE, method)
     return {"inference": "debiased"} if can and intervals is not False else {}
 
 
+def _require_method(option: str, allowed: tuple[str, ...], method: str) -> None:
+    if method not in allowed:
+        raise InputError(
+            f"Expected {option} only for {', '.join(allowed)}, got it for {method}; leave it out."
+        )
+
+
 def read_action(text: str, spec: ActionSpec) -> Any:
-    """Return the action a text stands for: a level, a number, or one number per column."""
+    """Read an action: a level, a number, or one number per column."""
     if spec.kind == "discrete":
         return _read_level(text, spec)
     parts = text.split(",")
     if len(parts) != len(spec.names):
         raise InputError(
             f"Expected {len(spec.names)} numbers for the action columns {listed(spec.names)}, got {text!r}; "
-            "write them with commas between."
+            "separate them by commas."
         )
     numbers = [_read_number(part, text) for part in parts]
     return numbers[0] if len(numbers) == 1 else numbers
 
 
 def read_actions(text: str | None, spec: ActionSpec) -> Any:
-    """Return the actions a text offers, as a policy takes them."""
+    """Read the actions to choose from, in the form that a policy takes."""
     import numpy as np
 
     from dmliv.policy import Box, Interval
 
     if text is None:
         if spec.kind == "continuous":
-            raise InputError("Expected actions to choose from, got none; pass --actions low:high, say.")
+            raise InputError(
+                "Expected actions to choose from, got none; pass --actions low:high, for example."
+            )
         return None
     if spec.kind == "discrete":
         whole = {str(level) for level in spec.levels}
@@ -184,15 +176,15 @@ def read_actions(text: str | None, spec: ActionSpec) -> Any:
     if ":" not in text:
         if len(spec.names) > 1:
             raise InputError(
-                f"Expected a range low:high for each of {listed(spec.names)}, got {text!r}; write them with "
-                "commas between."
+                f"Expected a range low:high for each of {listed(spec.names)}, got {text!r}; separate "
+                "them by commas."
             )
         return np.array([_read_number(part, text) for part in text.split(",")])
     ranges = [[_read_number(number, text) for number in part.split(":")] for part in text.split(",")]
     if len(ranges) != len(spec.names) or any(len(each) not in (2, 3) for each in ranges):
         raise InputError(
             f"Expected a range low:high or low:high:n for each of {listed(spec.names)}, got {text!r}; write "
-            "one per column, with commas between."
+            "one per column, separated by commas."
         )
     counts = [each[2] for each in ranges if len(each) == 3]
     if any(count < 1 or count != int(count) or count > _MOST_ACTIONS for count in counts):
@@ -204,7 +196,7 @@ def read_actions(text: str | None, spec: ActionSpec) -> Any:
         return np.linspace(low, high, int(counts[0])) if counts else Interval(low, high)
     if counts:
         raise InputError(
-            f"Expected ranges low:high for several columns, got {text!r}; leave out the numbers."
+            f"Expected ranges low:high for several columns, got {text!r}; leave out the number of actions."
         )
     return Box(tuple(each[0] for each in ranges), tuple(each[1] for each in ranges))
 
@@ -231,5 +223,7 @@ def _read_number(part: str, text: str) -> float:
     except ValueError:
         number = float("nan")
     if not abs(number) < float("inf"):
-        raise InputError(f"Expected numbers as actions, got {part.strip()!r} in {text!r}; write 0.5, say.")
+        raise InputError(
+            f"Expected numbers as actions, got {part.strip()!r} in {text!r}; write 0.5, for example."
+        )
     return number

@@ -63,10 +63,13 @@ class Controls:
         """Read rows of X and W as one context."""
         return joined(self.context.read(X, n_rows), self.columns.read(W, n_rows))
 
-    def of(self, table: Table) -> Table:
-        """Return the part of a context [X, W] that is W."""
-        first_number, first_code = len(self.context.numeric), len(self.context.categorical)
-        return Table(table.numeric[:, first_number:], table.codes[:, first_code:])
+    def split(self, table: Table) -> tuple[Table, Table]:
+        """Return the parts of a context [X, W]: X, and W."""
+        numbers, codes = len(self.context.numeric), len(self.context.categorical)
+        return (
+            Table(table.numeric[:, :numbers], table.codes[:, :codes]),
+            Table(table.numeric[:, numbers:], table.codes[:, codes:]),
+        )
 
 
 def joined(context: Table, controls: Table) -> Table:

@@ -81,7 +81,13 @@ def column_names(path: Path, delimiter: str | None = None) -> list[str]:
     return names
 
 
-def read_columns(path: Path, roles: Mapping[str, Sequence[str]], *, delimiter: str | None = None) -> pa.Table:
+def read_columns(
+    path: Path,
+    roles: Mapping[str, Sequence[str]],
+    *,
+    delimiter: str | None = None,
+    available: Sequence[str] | None = None,
+) -> pa.Table:
     """Read the columns of some roles.
 
     Parameters
@@ -92,6 +98,8 @@ def read_columns(path: Path, roles: Mapping[str, Sequence[str]], *, delimiter: s
         Names of columns by the role they play; roles are for messages.
     delimiter : str, optional
         Between the columns of a CSV file; by default a comma, or a tab for ``.tsv``.
+    available : sequence of str, optional
+        What ``column_names`` returned, if it was called: a look at the file that need not be taken again.
 
     Returns
     -------
@@ -103,7 +111,7 @@ def read_columns(path: Path, roles: Mapping[str, Sequence[str]], *, delimiter: s
     InputError
         If the file cannot be read or lacks columns; the message offers names that are alike.
     """
-    wanted = wanted_columns(path, roles, delimiter)
+    wanted = wanted_columns(path, roles, delimiter, available)
     kind = file_format(path)
     try:
         if kind == "Parquet":
@@ -116,15 +124,21 @@ def read_columns(path: Path, roles: Mapping[str, Sequence[str]], *, delimiter: s
     return pa.table({name: _as_category(name, table.column(name)) for name in wanted})
 
 
-def wanted_columns(path: Path, roles: Mapping[str, Sequence[str]], delimiter: str | None = None) -> list[str]:
-    """Return the columns of all roles, each once, after a look at the file's own.
+def wanted_columns(
+    path: Path,
+    roles: Mapping[str, Sequence[str]],
+    delimiter: str | None = None,
+    available: Sequence[str] | None = None,
+) -> list[str]:
+    """Return the columns of all roles, each once, after a look at the file's own unless they are known.
 
     Raises
     ------
     InputError
         If the file cannot be read or lacks columns; the message offers names that are alike.
     """
-    available = column_names(path, delimiter)
+    if available is None:
+        available = column_names(path, delimiter)
     for role, names in roles.items():
         unknown = [name for name in names if name not in available]
         if unknown:

@@ -97,8 +97,7 @@ def prepare(
         if role in sources and not sources[role].columns:
             del sources[role]
     n = common_length({role: source.n_rows for role, source in sources.items()})
-    if n < min_rows:
-        raise InputError(f"Expected at least {min_rows} rows, got {n}; pass more data.")
+    check_row_count(n, min_rows)
     outcome = read_outcome(sources["outcome"])
     weight = read_weight(sources.get("weight"), n)
     action_spec = ActionSpec.learn(sources["action"], action_kind, weight)
@@ -127,6 +126,12 @@ def prepare(
         context_schema=context_schema,
         controls=controls,
     )
+
+
+def check_row_count(n_rows: int, least: int) -> None:
+    """Refuse rows that are too few."""
+    if n_rows < least:
+        raise InputError(f"Expected at least {least} rows, got {n_rows}; pass more data.")
 
 
 def read_outcome(values: object, n_rows: int | None = None) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Where the instrument is strong and where it is not: its strength in groups of contexts."""
+"""The strength of the instrument in groups of contexts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from dmliv.data import Column, FloatArray, IntArray, TrainingData
 from dmliv.data.savable import savable
 from dmliv.diagnostics.house_style import DMLIV_COLOUR, ORDINARY_COLOUR, QUIET_TEXT, house_style
-from dmliv.diagnostics.strength import WEAK_F, MovedAction, projected_f
+from dmliv.diagnostics.strength import WEAK_F, FirstStageRows, projected_f
 
 _BINS = 5
 # A number with at most this many distinct values is grouped by value.
@@ -35,10 +35,9 @@ class ContextCell:
     row_share : float
         Share of the rows.
     explained : float
-        Share of what the context leaves open of the action that the instrument explains, on held-out rows;
-        of several action columns the lowest.
+        Partial R2 of the instrument on held-out rows; of several action columns the lowest.
     projected_f : float
-        F statistic of the instrument's predictions in the group.
+        Nonlinear first-stage F statistic in the group.
     """
 
     column: str
@@ -53,19 +52,19 @@ class ContextCell:
         return self.projected_f < WEAK_F
 
 
-def strength_by_context(data: TrainingData, moved: MovedAction) -> tuple[ContextCell, ...]:
+def strength_by_context(data: TrainingData, first: FirstStageRows) -> tuple[ContextCell, ...]:
     """Return the strength in five bins of every number and in every level, the weakest first.
 
-    Groups of fewer than 30 rows are left out; of more than 40 columns the first 40 are looked at.
+    Groups of fewer than 30 rows are left out, and of more than 40 columns all but the first 40.
     """
     cells = []
-    table = data.context.take(moved.rows)
+    table = data.context.take(first.rows)
     for column, values in list(data.context_schema.pairs(table))[:_MOST_COLUMNS]:
         labels, codes = _groups(column, values)
         for code, label in enumerate(labels):
             rows = np.flatnonzero(codes == code)
             if len(rows) >= _FEWEST_ROWS:
-                cells.append(_cell(column.name, label, moved, rows))
+                cells.append(_cell(column.name, label, first, rows))
     return tuple(sorted(cells, key=lambda cell: (cell.projected_f, cell.column, cell.group)))
 
 
@@ -79,7 +78,7 @@ def weak_share(cells: tuple[ContextCell, ...]) -> float:
 
 
 def strength_figure(cells: tuple[ContextCell, ...]) -> Figure:
-    """Draw the share that the instrument explains in the weakest groups, weak ones in another colour."""
+    """Draw the partial R2 of the instrument in the weakest groups, weak ones in another colour."""
     shown = cells[:_MOST_BARS][::-1]
     with house_style():
         figure = Figure(figsize=(7.0, 1.2 + 0.28 * max(len(shown), 1)), layout="constrained")
@@ -94,24 +93,26 @@ def strength_figure(cells: tuple[ContextCell, ...]) -> Figure:
         axes.set_yticks(range(len(shown)), labels, color=QUIET_TEXT)
         axes.grid(axis="x")
         axes.grid(visible=False, axis="y")
-        axes.set_xlabel("share of the rest of the action that the instrument explains")
-        axes.set_title(f"Weakest groups of contexts (F below {WEAK_F:g} in the other colour)")
+        axes.set_xlabel("partial R2 of the instrument")
+        axes.set_title(f"Groups of contexts with the weakest instrument (orange: F below {WEAK_F:g})")
     return figure
 
 
-def _cell(column: str, group: str, moved: MovedAction, rows: IntArray) -> ContextCell:
-    weight = moved.weight[rows]
-    left = moved.left_open[rows] - np.average(moved.left_open[rows], axis=0, weights=weight)
-    pushed = moved.moved[rows] - np.average(moved.moved[rows], axis=0, weights=weight)
-    total = np.average(left**2, axis=0, weights=weight)
-    error = np.average((left - pushed) ** 2, axis=0, weights=weight)
+def _cell(column: str, group: str, first: FirstStageRows, rows: IntArray) -> ContextCell:
+    weight = first.weight[rows]
+    residual, predicted = (
+        values[rows] - np.average(values[rows], axis=0, weights=weight)
+        for values in (first.residual, first.prediction)
+    )
+    total = np.average(residual**2, axis=0, weights=weight)
+    error = np.average((residual - predicted) ** 2, axis=0, weights=weight)
     shares = 1.0 - error / np.maximum(total, np.finfo(np.float64).tiny)
     return ContextCell(
         column=column,
         group=group,
-        row_share=float(weight.sum() / moved.weight.sum()),
+        row_share=float(weight.sum() / first.weight.sum()),
         explained=float(max(0.0, shares.min())),
-        projected_f=projected_f(moved, rows),
+        projected_f=projected_f(first, rows),
     )
 
 

@@ -1,10 +1,10 @@
-"""What diagnostics say: findings with a verdict and a meaning each, printable and as a frame."""
+"""The findings of diagnostics, each with a verdict and a meaning; printable, and as frames."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -39,9 +39,9 @@ class Finding:
     verdict : {"fine", "warning", "note", "not testable"}
         A note is no defect, but good to know.
     meaning : str
-        One sentence in plain words.
+        What the number is.
     advice : str
-        What to do about a warning; empty for other verdicts.
+        What a warning means for the estimates and what to do; empty for other verdicts.
     """
 
     key: str
@@ -51,6 +51,24 @@ class Finding:
     verdict: Verdict
     meaning: str
     advice: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The value as text; a dash where it cannot be computed."""
+        return _shown(self.value)
+
+    @property
+    def warning(self) -> str:
+        """The warning in full: the value, its threshold, and what to do; empty for other verdicts."""
+        if self.verdict != "warning":
+            return ""
+        limit = "" if math.isnan(self.threshold) else f" (threshold {_shown(self.threshold)})"
+        return f"{self.name} is {self.shown}{limit}. {self.advice}"
+
+
+def warnings_of(findings: Iterable[Finding]) -> list[str]:
+    """Return the warnings among some findings, in full."""
+    return [finding.warning for finding in findings if finding.verdict == "warning"]
 
 
 @savable
@@ -87,13 +105,8 @@ class Diagnostics:
 
     @property
     def warnings(self) -> list[str]:
-        """One sentence for every finding that crosses its threshold."""
-        return [
-            f"{finding.name} is {_shown(finding.value)} (warning at {_shown(finding.threshold)}): "
-            f"{finding.advice}"
-            for finding in self.findings
-            if finding.verdict == "warning"
-        ]
+        """The warnings in full, one text for each."""
+        return warnings_of(self.findings)
 
     def to_frame(self) -> Any:
         """Return a pandas frame with key, name, value, threshold, verdict and meaning."""
@@ -117,15 +130,15 @@ class Diagnostics:
     def __str__(self) -> str:
         lines = [f"Diagnostics of a fit on {self.n_rows:,} rows", ""]
         name_width = max(len(finding.name) for finding in self.findings)
-        lines.append(f"{'':<{name_width}}  {'value':>9}  {'warns at':>9}  verdict")
+        lines.append(f"{'':<{name_width}}  {'value':>9}  {'threshold':>9}  verdict")
         for finding in self.findings:
             threshold = "" if math.isnan(finding.threshold) else _shown(finding.threshold)
             lines.append(
-                f"{finding.name:<{name_width}}  {_shown(finding.value):>9}  {threshold:>9}  {finding.verdict}"
+                f"{finding.name:<{name_width}}  {finding.shown:>9}  {threshold:>9}  {finding.verdict}"
             )
         weak = [cell for cell in self.cells if cell.is_weak]
         if weak:
-            lines += ["", "Contexts in which the instrument is weak (share of rows, explained share, F)"]
+            lines += ["", "Contexts in which the instrument is weak (share of rows, partial R2, F statistic)"]
             lines += [
                 f"  {cell.column} {cell.group}: {cell.row_share:.0%}, {cell.explained:.1%}, "
                 f"{cell.projected_f:.1f}"
@@ -155,7 +168,7 @@ def _frame(columns: Sequence[str], rows: list[list[Any]]) -> Any:
         import pandas as pd  # noqa: PLC0415
     except ImportError as error:
         raise InputError(
-            "Expected pandas to make a frame, got an environment without it; install pandas, or read the "
+            "Expected pandas to be installed, which makes the frame, got none; install it, or read the "
             "attributes findings, cells and fold_losses."
         ) from error
     return pd.DataFrame(rows, columns=list(columns))

@@ -1,4 +1,4 @@
-"""Losses of the first stage fold by fold, to see whether all parts of the data tell one story."""
+"""Losses of the first stage fold by fold, to see whether some rows follow another distribution."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def worst_fold(data: TrainingData, first_stage: FirstStage) -> float:
             if inside.sum() < 2 or outside.sum() < 2:
                 continue
             parts = [losses[rows] * data.weight[rows] for rows in (inside, outside)]
-            # The fold's own spread is large where one row is far off; that of all rows says what is usual.
+            # The fold's own spread is large where one row is far off; that of all rows is the usual one.
             spread = np.concatenate(parts).std()
             error = spread * np.sqrt(1.0 / len(parts[0]) + 1.0 / len(parts[1]))
             if error > 0.0:

@@ -1,4 +1,4 @@
-"""Predictions by simple models on rows they have not learned from."""
+"""Predictions of simple models on held-out rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plain_columns(schema: TableSchema, table: Table) -> FloatArray:
     return TableEncoder.learn(table, schema.n_levels, _UNUSED_BINS).standardised(table)
 
 
-def bent_columns(schema: TableSchema, table: Table, n_bins: int, most: int) -> FloatArray:
+def flexible_columns(schema: TableSchema, table: Table, n_bins: int, most: int) -> FloatArray:
     """Return piecewise-linear functions of numbers and indicators of levels, at most ``most`` columns.
 
     Where there would be more, plain columns take their place, or the leading directions of these.
@@ -38,8 +38,8 @@ def bent_columns(schema: TableSchema, table: Table, n_bins: int, most: int) -> F
     plain = plain_columns(schema, table)
     if plain.shape[1] > most:
         return leading(plain, most)
-    bent = TableEncoder.learn(table, schema.n_levels, n_bins).piecewise_linear(table)
-    return bent if bent.shape[1] <= most else plain
+    flexible = TableEncoder.learn(table, schema.n_levels, n_bins).piecewise_linear(table)
+    return flexible if flexible.shape[1] <= most else plain
 
 
 def leading(columns: FloatArray, most: int) -> FloatArray:
@@ -54,7 +54,7 @@ def predicted(inputs: FloatArray, targets: FloatArray, weight: FloatArray, seed:
     """Return the better of two models' held-out predictions for each target.
 
     A linear model and boosted trees are fitted on two thirds of the rows and predict the others. For every
-    target the one with the lower error counts. Without inputs the mean is predicted.
+    target the one with the lower error counts. Without inputs, or enough rows, the mean is predicted.
 
     Parameters
     ----------
@@ -70,15 +70,15 @@ def predicted(inputs: FloatArray, targets: FloatArray, weight: FloatArray, seed:
     """
     mean = np.average(targets, axis=0, weights=weight)
     best = np.tile(mean, (len(targets), 1))
-    if not inputs.shape[1]:
+    if not inputs.shape[1] or len(inputs) <= _FOLDS:
         return best
-    folds = list(KFold(min(_FOLDS, len(inputs)), shuffle=True, random_state=seed).split(inputs))
+    folds = list(KFold(_FOLDS, shuffle=True, random_state=seed).split(inputs))
     for number, target in enumerate(targets.T):
         if np.all(target == target[0]):
             continue
-        rivals = [_filled(learner, inputs, target, weight, folds, seed) for learner in _LEARNERS]
-        errors = [float(weight @ (target - rival) ** 2) for rival in rivals]
-        best[:, number] = rivals[int(np.argmin(errors))]
+        candidates = [_cross_fitted(learner, inputs, target, weight, folds, seed) for learner in _LEARNERS]
+        errors = [float(weight @ (target - candidate) ** 2) for candidate in candidates]
+        best[:, number] = candidates[int(np.argmin(errors))]
     return best
 
 
@@ -91,7 +91,7 @@ def explained(targets: FloatArray, predictions: FloatArray, weight: FloatArray) 
     return float(np.mean(1.0 - error[varies] / total[varies])) if varies.any() else 0.0
 
 
-def _filled(
+def _cross_fitted(
     learner: Any,
     inputs: FloatArray,
     target: FloatArray,
@@ -100,7 +100,7 @@ def _filled(
     seed: int,
 ) -> FloatArray:
     values = np.empty(len(target))
-    for fit_rows, judged in folds:
+    for fit_rows, held_out in folds:
         model = fit_clone(learner, inputs[fit_rows], target[fit_rows], weight[fit_rows], seed)
-        values[judged] = predict_rows(model, inputs[judged])
+        values[held_out] = predict_rows(model, inputs[held_out])
     return values

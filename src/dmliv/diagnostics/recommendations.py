@@ -1,11 +1,15 @@
-"""Would decisions by h leave the data? How likely the best actions are in the data."""
+"""Whether the data support recommended actions, and which of these lie at the edge of what is on offer."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from dmliv.data import FloatArray, TrainingData
 from dmliv.first_stage.crossfit import FirstStage
+from dmliv.policy.decisions import Decisions
 from dmliv.policy.support import DistributionSupport
 from dmliv.second_stage.structural import StructuralModel
 
@@ -20,6 +24,13 @@ _CANDIDATES = 41
 _CENTRAL = (0.01, 0.99)
 
 
+def edge_rows(candidates: npt.NDArray[Any], decisions: Decisions) -> npt.NDArray[np.bool_]:
+    """Return which recommendations lie at the edge of the continuous actions on offer, shape (n,)."""
+    offered, chosen = (np.reshape(each, (len(each), -1)) for each in (candidates, decisions.action))
+    at_ends = (chosen <= offered.min(axis=0)) | (chosen >= offered.max(axis=0))
+    return np.asarray(decisions.at_edge | at_ends.any(axis=1))
+
+
 def least_support(n_columns: int) -> float:
     """Return the probability below which an action of so many columns counts as hardly ever seen."""
     return float(round(RARE * USUAL**n_columns, 9))
@@ -30,7 +41,7 @@ def unsupported_share(
 ) -> float:
     """Return the share of contexts whose best action is hardly ever taken in such contexts.
 
-    The best action is sought among all levels, among 41 actions that span the central 98 % of one column, or
+    The best action is that of all levels, among 41 actions that span the central 98 % of one column, or
     among 41 observed actions of several columns; contexts are at most 300 rows of the data.
     """
     generator = np.random.default_rng(seed)

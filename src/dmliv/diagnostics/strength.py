@@ -1,4 +1,4 @@
-"""How much the instrument moves the action beyond the context: by lines, and by what simple models see."""
+"""The strength of the instrument given the context: F statistics, linear and nonlinear, and partial R2."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from scipy.stats import ncx2
 
 from dmliv.data import FloatArray, IntArray, TrainingData
 from dmliv.data.savable import savable
-from dmliv.diagnostics.held_out import ROWS_PER_COLUMN, bent_columns, explained, plain_columns, predicted
+from dmliv.diagnostics.held_out import ROWS_PER_COLUMN, explained, flexible_columns, plain_columns, predicted
 from dmliv.kernels.linear_algebra import orthonormal, residualised, standardise
 from dmliv.progress import ProgressReporter, SilentProgress
 
 # More rows would not change the verdict, and every fit stays well below a second.
 _MOST_ROWS = 5000
 _CONTEXT_BINS = 16
-#: Below this F of the moved action an instrument is called weak; see docs/results/diagnostics.md.
+#: Below this nonlinear F statistic an instrument is called weak; see docs/results/diagnostics.md.
 WEAK_F = 10.0
 # The effective F is compared with the value above which the bias of two-stage least squares is, with 95 %
 # confidence, at most a tenth of a worst-case bias.
@@ -27,7 +27,7 @@ _LEVEL = 0.05
 @savable
 @dataclass(frozen=True)
 class InstrumentStrength:
-    """How strongly the instrument moves the action, beyond what the context says of it.
+    """How strongly the action depends on the instrument given the context.
 
     Attributes
     ----------
@@ -42,8 +42,8 @@ class InstrumentStrength:
         Their critical value for that column: above it the bias of two-stage least squares is, with 95 %
         confidence, at most a tenth of the worst case.
     projected_f : float
-        Robust F statistic of one constructed instrument per action column, the held-out prediction from
-        context and instrument minus what the context says of it: a nonlinear effective F. Of several columns
+        Nonlinear counterpart: robust F statistic of one constructed instrument per action column, the
+        held-out prediction from context and instrument with the context partialled out. Of several columns
         the lowest, given the others.
     n_rows : int
         Rows of the data.
@@ -58,38 +58,38 @@ class InstrumentStrength:
 
     @property
     def partial_r2(self) -> float:
-        """Share of what the context leaves open that the instrument explains; at least 0."""
+        """Share of the action's variance given the context that the instrument explains; at least 0."""
         return max(0.0, (self.full_r2 - self.context_r2) / max(1.0 - self.context_r2, 1e-12))
 
     @property
     def is_weak(self) -> bool:
-        """Whether the instrument moves the action too little to learn from."""
+        """Whether the instrument explains too little of the action to learn effects from."""
         return self.projected_f < WEAK_F
 
 
 @savable
 @dataclass(frozen=True, eq=False)
-class MovedAction:
-    """Held-out predictions of the action on rows of the data, one column per action column.
+class FirstStageRows:
+    """A first stage by simple models: held-out predictions of the action, one column per action column.
 
     A discrete action has one column for every level but the last.
 
     Attributes
     ----------
     rows : ndarray of int, shape (m,)
-        Rows looked at.
+        Rows of the data.
     weight : ndarray, shape (m,)
     action : ndarray, shape (m, d)
     from_context : ndarray, shape (m, d)
         Predictions from the context.
     from_both : ndarray, shape (m, d)
         Predictions from context and instrument.
-    left_open : ndarray, shape (m, d)
-        What the context leaves open of the action.
-    moved : ndarray, shape (m, d)
-        What context and instrument say of the action, without what the context alone says.
+    residual : ndarray, shape (m, d)
+        The action with the context partialled out.
+    prediction : ndarray, shape (m, d)
+        The prediction from context and instrument with the context partialled out.
     n_rows : int
-        Rows that count in the data.
+        Rows of positive weight in the data.
     """
 
     rows: IntArray
@@ -97,20 +97,20 @@ class MovedAction:
     action: FloatArray
     from_context: FloatArray
     from_both: FloatArray
-    left_open: FloatArray
-    moved: FloatArray
+    residual: FloatArray
+    prediction: FloatArray
     n_rows: int
 
     @property
     def scale(self) -> float:
-        """Rows of the data per row looked at."""
+        """Rows of the data per row used here."""
         return self.n_rows / len(self.rows)
 
 
 def instrument_strength(
     data: TrainingData, *, seed: int = 0, progress: ProgressReporter | None = None
 ) -> InstrumentStrength:
-    """Compare how well the action is predicted with and without the instrument.
+    """Measure how well the action is predicted with and without the instrument.
 
     Parameters
     ----------
@@ -119,10 +119,12 @@ def instrument_strength(
         Draws the folds and, where there are many rows, the rows.
     progress : ProgressReporter, optional
     """
-    return strength_of(data, moved_action(data, seed=seed, progress=progress))
+    return strength_of(data, predict_action(data, seed=seed, progress=progress))
 
 
-def moved_action(data: TrainingData, *, seed: int, progress: ProgressReporter | None = None) -> MovedAction:
+def predict_action(
+    data: TrainingData, *, seed: int, progress: ProgressReporter | None = None
+) -> FirstStageRows:
     """Predict the action on held-out rows, at most 5000, with and without the instrument."""
     used = np.flatnonzero(data.weight > 0)
     rows = np.random.default_rng(seed).permutation(used)[:_MOST_ROWS]
@@ -140,43 +142,43 @@ def moved_action(data: TrainingData, *, seed: int, progress: ProgressReporter | 
         advance()
         of_both = predicted(context, from_both, weight, seed)
         advance()
-    # Predictions from both also hold what the context says. Partialling it out beats subtracting predictions:
-    # their errors would enter action and instrument alike and look like strength.
+    # The prediction from both depends on the context too, which is partialled out of it and of the action.
+    # Subtracting the prediction from the context instead would leave its errors in both, a spurious strength.
     most = len(rows) // ROWS_PER_COLUMN
-    bent = bent_columns(data.context_schema, data.context.take(rows), _CONTEXT_BINS, most)
+    flexible = flexible_columns(data.context_schema, data.context.take(rows), _CONTEXT_BINS, most)
     root = np.sqrt(weight)[:, None]
-    known = np.hstack([np.ones((len(rows), 1)), from_context, of_both, bent])
+    known = np.hstack([np.ones((len(rows), 1)), from_context, of_both, flexible])
     basis = orthonormal(standardise(known, weight)[1] * root)
-    left_open, moved = (residualised(values * root, basis) / root for values in (action, from_both))
-    return MovedAction(rows, weight, action, from_context, from_both, left_open, moved, len(used))
+    residual, prediction = (residualised(values * root, basis) / root for values in (action, from_both))
+    return FirstStageRows(rows, weight, action, from_context, from_both, residual, prediction, len(used))
 
 
-def strength_of(data: TrainingData, moved: MovedAction) -> InstrumentStrength:
-    """Sum up the predictions of an action that was moved."""
+def strength_of(data: TrainingData, first: FirstStageRows) -> InstrumentStrength:
+    """Return the strength of the instrument from a first stage by simple models."""
     context_r2 = 0.0
     if data.context_schema.columns:
-        context_r2 = explained(moved.action, moved.from_context, moved.weight)
-    effective, critical = _effective_f(data, moved)
+        context_r2 = explained(first.action, first.from_context, first.weight)
+    effective, critical = _effective_f(data, first)
     return InstrumentStrength(
         context_r2=context_r2,
-        full_r2=explained(moved.action, moved.from_both, moved.weight),
+        full_r2=explained(first.action, first.from_both, first.weight),
         effective_f=effective,
         critical_f=critical,
-        projected_f=projected_f(moved, np.arange(len(moved.rows))),
-        n_rows=moved.n_rows,
+        projected_f=projected_f(first, np.arange(len(first.rows))),
+        n_rows=first.n_rows,
     )
 
 
-def projected_f(moved: MovedAction, rows: IntArray) -> float:
-    """Return the F statistic of the moved action among some of its rows; 0 where it predicts badly.
+def projected_f(first: FirstStageRows, rows: IntArray) -> float:
+    """Return the nonlinear F statistic among some of the rows; 0 where the prediction points the wrong way.
 
-    Of several action columns each is looked at given the others (Sanderson and Windmeijer): what the
-    instruments move of it beyond what they move along with them.
+    Of several action columns each is tested given the others (Sanderson and Windmeijer): whether the
+    instruments explain more of it than goes along with the others.
     """
-    root = np.sqrt(moved.weight[rows])[:, None]
+    root = np.sqrt(first.weight[rows])[:, None]
     constant = root / np.linalg.norm(root)
-    action = residualised(moved.left_open[rows] * root, constant)
-    instruments = residualised(moved.moved[rows] * root, constant)
+    action = residualised(first.residual[rows] * root, constant)
+    instruments = residualised(first.prediction[rows] * root, constant)
     basis = orthonormal(instruments)
     if basis.shape[1] < action.shape[1]:
         return 0.0
@@ -187,17 +189,17 @@ def projected_f(moved: MovedAction, rows: IntArray) -> float:
         own = action[:, number] - others @ along
         coordinates = basis.T @ own
         scores = basis * residualised(own, basis)[:, None]
-        # Predictions that point the wrong way are noise, however loud.
+        # Predictions that point the wrong way are noise, however large.
         right_way = action.shape[1] > 1 or float(instruments[:, 0] @ own) > 0.0
         variance = scores.T @ scores
         wald = float(coordinates @ np.linalg.lstsq(variance, coordinates, rcond=None)[0])
         statistics.append(wald if right_way else 0.0)
-    return _scaled(min(statistics), moved.scale)
+    return _scaled(min(statistics), first.scale)
 
 
-def _effective_f(data: TrainingData, moved: MovedAction) -> tuple[float, float]:
+def _effective_f(data: TrainingData, first: FirstStageRows) -> tuple[float, float]:
     """Return the lowest effective F over the action columns, and its critical value."""
-    rows, weight = moved.rows, moved.weight
+    rows, weight = first.rows, first.weight
     root = np.sqrt(weight)[:, None]
     ones = np.ones((len(rows), 1))
     context = plain_columns(data.context_schema, data.context)[rows]
@@ -210,14 +212,14 @@ def _effective_f(data: TrainingData, moved: MovedAction) -> tuple[float, float]:
         return 0.0, float(ncx2.ppf(1.0 - _LEVEL, 1.0, 1.0 / _BIAS))
     basis = orthonormal(residualised(everything, included), n_excluded)
     found = []
-    for column in moved.action.T:
+    for column in first.action.T:
         own = residualised(column * root[:, 0], included)
         coordinates = basis.T @ own
         scores = basis * residualised(own, basis)[:, None]
         variance = scores.T @ scores
         trace = float(np.trace(variance))
         statistic = float(coordinates @ coordinates) / trace if trace > 0.0 else float("inf")
-        found.append((_scaled(statistic, moved.scale), _critical_value(variance)))
+        found.append((_scaled(statistic, first.scale), _critical_value(variance)))
     return min(found)
 
 

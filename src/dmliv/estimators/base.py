@@ -158,9 +158,13 @@ class DirectIV(CounterfactualEstimator, ABC):
         """
         self._check_parameters()
         kind = self.action_kind
-        data = prepare(
-            Y, T, Z=Z, X=X, W=W, sample_weight=sample_weight, action_kind=kind, min_rows=_FEWEST_ROWS
+        return self.fit_prepared(
+            prepare(Y, T, Z=Z, X=X, W=W, sample_weight=sample_weight, action_kind=kind, min_rows=_FEWEST_ROWS)
         )
+
+    def fit_prepared(self, data: TrainingData) -> Self:
+        """Learn h from rows that :func:`dmliv.data.prepare` has read, so that they are not read again."""
+        self._check_parameters()
         data = data.with_positive_weight(_FEWEST_ROWS)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         model, told = self._learn(data, seed)

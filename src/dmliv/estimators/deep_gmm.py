@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dmliv.data import ActionKind, FloatArray, IntArray, Table, TrainingData
 from dmliv.data.savable import savable
-from dmliv.errors import InputError
+from dmliv.errors import InputError, check_number, check_whole
 from dmliv.estimators.base import DirectIV
 from dmliv.first_stage.exogenous import EXOGENOUS_ENCODINGS, ExogenousEncoder
 from dmliv.first_stage.nuisances import Exogenous
@@ -21,8 +21,6 @@ from dmliv.nets.game import (
     Player,
     best_checkpoints,
     check_positive,
-    check_range,
-    check_whole,
     checkpoint_scores,
     play,
 )
@@ -306,7 +304,7 @@ class DeepGMM(DirectIV):
     def _checked_plan(self, n_rows: int) -> GamePlan:
         """Return the plan for ``n_rows`` training rows, after checking what no other settings check."""
         epochs = round(self.epochs.at(n_rows)) if isinstance(self.epochs, ByRows) else self.epochs
-        check_whole(epochs=(epochs, 1))
+        check_whole(epochs=epochs)
         evaluate_every = self.evaluate_every
         if evaluate_every is None:
             evaluate_every = max(1, epochs // _USUAL_CHECKPOINTS)
@@ -319,8 +317,8 @@ class DeepGMM(DirectIV):
             weight_decay=self.weight_decay,
             final_rate=self.final_rate,
         )
-        check_whole(burn_in=(self.burn_in, 0), patience=(self.patience, 1))
-        check_whole(n_averaged=(self.n_averaged, 1), n_bins=(self.n_bins, 1))
+        check_whole(least=0, burn_in=self.burn_in)
+        check_whole(patience=self.patience, n_averaged=self.n_averaged, n_bins=self.n_bins)
         if self.burn_in >= plan.n_checkpoints:
             raise InputError(
                 f"Expected a burn-in shorter than the training, got burn_in={self.burn_in} of "
@@ -337,7 +335,7 @@ class DeepGMM(DirectIV):
         """Return the shapes of model and critic; settings check themselves."""
         hidden = (self.hidden, self.hidden if self.critic_hidden is None else self.critic_hidden)
         check_positive(hidden=hidden[0], critic_hidden=hidden[1])
-        check_range(dropout=(self.dropout, 1.0), validation_share=(self.validation_share, 1.0))
+        check_number(least=0.0, most=1.0, dropout=self.dropout, validation_share=self.validation_share)
         if not isinstance(self.image, ImageColumns | None) or not isinstance(self.centre_action, bool):
             raise InputError(
                 "Expected image to be ImageColumns or None and centre_action to be True or False, got "

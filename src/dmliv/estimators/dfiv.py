@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dmliv.data import ActionKind, FloatArray, TrainingData
-from dmliv.errors import InputError, TrainingDivergedError
+from dmliv.errors import InputError, TrainingDivergedError, check_each_whole, check_number, check_whole
 from dmliv.estimators.base import DirectIV
 from dmliv.estimators.feature_model import ColumnEncoding, ColumnReader, FeatureFit, FeatureModel
 from dmliv.nets.device import resolve_device, single_thread
@@ -262,20 +262,25 @@ class DFIV(DirectIV):
                 )
         if self.image is not None and not isinstance(self.image, ImageColumns):
             raise InputError(f"Expected ImageColumns or None, got image={self.image!r}; name the pixels.")
-        for name in ("n_fits", "n_epochs", "n_bins"):
-            _check_counts(name, [getattr(self, name)])
+        check_whole(n_fits=self.n_fits, n_epochs=self.n_epochs, n_bins=self.n_bins)
         share = isinstance(self.batch_size, float) and 0.0 < self.batch_size < 1.0
         if self.batch_size is not None and not share:
             # Batch normalisation needs at least two rows.
-            _check_counts("batch_size", [self.batch_size], least=2)
-        _check_counts("steps", self.steps, length=3)
+            check_whole(least=2, batch_size=self.batch_size)
+        check_each_whole("steps", self.steps, length=3)
         self._action_candidates()
-        for name in ("first_penalty", "second_penalty", "learning_rate"):
-            _check_numbers(name, [getattr(self, name)], positive=True)
-        decays = self.weight_decay
-        if not isinstance(decays, (tuple, list)):
-            decays = (decays, decays, decays)
-        _check_numbers("weight_decay", decays, positive=False, length=3)
+        check_number(
+            above=0.0,
+            first_penalty=self.first_penalty,
+            second_penalty=self.second_penalty,
+            learning_rate=self.learning_rate,
+        )
+        decays: Any = self.weight_decay
+        decays = decays if isinstance(decays, (tuple, list)) else (decays, decays, decays)
+        if len(decays) != 3:
+            raise InputError(f"Expected 3 numbers for weight_decay, got {decays!r}; pass one or three.")
+        for decay in decays:
+            check_number(least=0.0, weight_decay=decay)
 
     def _action_candidates(self) -> list[tuple[int, ...]]:
         """Check the candidates for the action features; return them without repetition."""
@@ -287,7 +292,7 @@ class DFIV(DirectIV):
         )
         candidates = given if several else [given]
         for widths in candidates:
-            _check_counts("action_layers", widths)
+            check_each_whole("action_layers", widths)
         return list(dict.fromkeys(tuple(widths) for widths in candidates))
 
 
@@ -306,26 +311,3 @@ def _cautious_choice(
         if excess.mean() <= _CLEARLY * excess.std() / np.sqrt(len(excess)):
             acceptable.append(layers)
     return min(acceptable, key=lambda layers: layers[-1:]), means
-
-
-def _check_counts(name: str, values: Sequence[object], *, least: int = 1, length: int | None = None) -> None:
-    whole = isinstance(values, (tuple, list)) and all(
-        isinstance(value, (int, np.integer)) and value >= least for value in values
-    )
-    if not whole or not values or (length is not None and len(values) != length):
-        raise InputError(
-            f"Expected {'' if length is None else f'{length} '}whole numbers of at least {least}, got "
-            f"{name}={values!r}; pass such numbers."
-        )
-
-
-def _check_numbers(name: str, values: Sequence[object], *, positive: bool, length: int = 1) -> None:
-    numeric = all(
-        isinstance(value, (int, float, np.number)) and 0.0 <= value < np.inf and (value > 0 or not positive)
-        for value in values
-    )
-    if not numeric or len(values) != length:
-        raise InputError(
-            f"Expected {'positive' if positive else 'non-negative'} numbers, got {name}={values!r}; "
-            "pass such numbers."
-        )

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from dmliv.data import ActionKind, FloatArray, IntArray, TrainingData
-from dmliv.errors import InputError
+from dmliv.errors import InputError, check_whole
 from dmliv.estimators.base import DirectIV
 from dmliv.estimators.kernel_fits import StageInputs, Variables, fit_learned, fit_samples
 from dmliv.kernels.features import Bandwidth, FourierFeatures, KernelFeatures, LandmarkFeatures, median_scales
@@ -204,11 +204,7 @@ class KernelIV(DirectIV):
             raise InputError(
                 f"Expected ImageColumns or None, got image={self.image!r}; pass ImageColumns(...)."
             )
-        if not isinstance(self.n_features, (int, np.integer)) or self.n_features < 1:
-            raise InputError(
-                f"Expected a positive whole number of features, got n_features={self.n_features!r}; "
-                "pass one, such as 300."
-            )
+        check_whole(n_features=self.n_features)
 
 
 def _penalties(name: str, values: Sequence[float] | None, default: FloatArray) -> FloatArray:

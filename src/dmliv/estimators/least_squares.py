@@ -9,7 +9,7 @@ from typing import Literal, Self
 import numpy as np
 
 from dmliv.data import ActionKind, FloatArray, TrainingData, prepare
-from dmliv.errors import InputError, listed
+from dmliv.errors import InputError, check_whole, listed
 from dmliv.estimators.anderson_rubin import AndersonRubin, InstrumentMoments
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.estimators.linear_rows import InstrumentSpace, LinearRows, LinearSystem, LinearUncertainty
@@ -103,7 +103,12 @@ class TwoStageLeastSquares(AndersonRubin, CounterfactualEstimator):
             If the data cannot be used, or the instruments do not identify the features.
         """
         self._check_parameters()
-        data = prepare(Y, T, Z=Z, X=X, W=W, sample_weight=sample_weight, action_kind=self.action_kind)
+        return self.fit_prepared(
+            prepare(Y, T, Z=Z, X=X, W=W, sample_weight=sample_weight, action_kind=self.action_kind)
+        )
+
+    def fit_prepared(self, data: TrainingData) -> Self:
+        """Estimate the coefficients from rows that :func:`dmliv.data.prepare` has read."""
 
         def blocks(columns: SeriesColumns) -> Iterator[LinearRows]:
             for start in range(0, len(data), _BLOCK_ROWS):
@@ -163,11 +168,8 @@ class TwoStageLeastSquares(AndersonRubin, CounterfactualEstimator):
         return self
 
     def _check_parameters(self) -> None:
-        for name, value, least in (("degree", self.degree, 1), ("n_knots", self.n_knots, 0)):
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-                raise InputError(
-                    f"Expected a whole number of at least {least}, got {name}={value!r}; pass one."
-                )
+        check_whole(degree=self.degree)
+        check_whole(least=0, n_knots=self.n_knots)
         if not isinstance(self.interactions, (bool, np.bool_)):
             raise InputError(
                 f"Expected interactions to be True or False, got {self.interactions!r}; pass one of them."

@@ -20,9 +20,10 @@ from dmliv.data import (
     read_weight,
 )
 from dmliv.data.controls import Controls
+from dmliv.data.roles import check_row_count
 from dmliv.diagnostics import Diagnostics
 from dmliv.diagnostics.diagnose import diagnose
-from dmliv.errors import InputError
+from dmliv.errors import InputError, check_whole
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.first_stage.crossfit import FirstStage, cross_fit
 from dmliv.first_stage.nuisances import Exogenous, OutcomeLearner, PilotLearner
@@ -190,6 +191,27 @@ class TwoStageIV(CounterfactualEstimator):
             action_kind=self.action_kind,
             min_rows=request.fewest_rows,
         )
+        return self._fit_rows(request, data, inference, cluster)
+
+    def fit_prepared(
+        self, data: TrainingData, *, inference: InferenceLike = None, cluster: object = None
+    ) -> Self:
+        """Learn h from rows that :func:`dmliv.data.prepare` has read, so that they are not read again.
+
+        Parameters
+        ----------
+        data : TrainingData
+            With the kind of action that this estimator was told, if any.
+        inference, cluster
+            As in :meth:`fit`.
+        """
+        request = self._request()
+        check_row_count(len(data), request.fewest_rows)
+        return self._fit_rows(request, data, inference, cluster)
+
+    def _fit_rows(
+        self, request: _Request, data: TrainingData, inference: InferenceLike, cluster: object
+    ) -> Self:
         groups = None if cluster is None else read_labels(cluster, len(data))
         wanted = read_inference(inference)
         if isinstance(wanted, Debiased):
@@ -238,8 +260,7 @@ class TwoStageIV(CounterfactualEstimator):
 
     def _request(self, progress: ProgressReporter | None = None) -> _Request:
         """Check the parameters and return what a fit needs beside the rows."""
-        if not isinstance(self.n_folds, (int, np.integer)) or self.n_folds < 1:
-            raise InputError(f"Expected a positive whole number of folds, got n_folds={self.n_folds!r}.")
+        check_whole(n_folds=self.n_folds)
         learners = neural() if self.learners is None else self.learners
         if not isinstance(learners, Learners):
             raise InputError(
@@ -288,7 +309,9 @@ class TwoStageIV(CounterfactualEstimator):
         self._instrument_schema = data.instrument_schema
         self._instrument_sample = data.instrument.take(some)
         self._controls = data.controls
-        self._control_sample = None if data.controls is None else data.controls.of(data.context.take(some))
+        self._control_sample = (
+            None if data.controls is None else data.controls.split(data.context.take(some))[1]
+        )
         self._training, self._diagnostics = None, None
         self.first_stage_ = first_stage
         self.structural_model_ = model

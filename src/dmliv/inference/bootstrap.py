@@ -11,7 +11,7 @@ from joblib import delayed
 
 from dmliv.data import FloatArray, IntArray, Table, TrainingData
 from dmliv.data.savable import savable
-from dmliv.errors import InputError
+from dmliv.errors import check_whole
 from dmliv.first_stage.crossfit import FirstStage, cross_fit
 from dmliv.first_stage.nuisances import ActionLearner, OutcomeLearner, PilotLearner
 from dmliv.first_stage.resampling import Resample, ResamplingNuisance, ResamplingPilot, cross_fit_again
@@ -46,8 +46,7 @@ class Bootstrap:
 
     def __post_init__(self) -> None:
         """Check the number."""
-        if not isinstance(self.n_replicates, (int, np.integer)) or self.n_replicates < 2:
-            raise InputError(f"Expected at least 2 replicates, got {self.n_replicates!r}; 50 is the default.")
+        check_whole(least=2, n_replicates=self.n_replicates)
 
     def learn(self, fitted: TwoStageFit, *, seed: int, runtime: Runtime) -> ReplicateUncertainty:
         """Fit the replicates, networks in stacks; joblib decides where.

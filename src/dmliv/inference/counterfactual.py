@@ -61,7 +61,7 @@ class Counterfactual:
             return cls(model, data.outcome_spec, data.action_spec, data.context_schema, uncertainty)
         used = np.flatnonzero(data.weight > 0)
         rows = np.random.default_rng(seed).permutation(used)[:_CONTROL_ROWS]
-        controls = data.controls.of(data.context.take(rows))
+        controls = data.controls.split(data.context.take(rows))[1]
         weight = data.weight[rows] / data.weight[rows].sum()
         averaged = AveragedModel(model, controls, weight, data.controls.columns.n_levels)
         return cls(averaged, data.outcome_spec, data.action_spec, data.controls.context, uncertainty)

@@ -26,7 +26,7 @@ from scipy.linalg import cho_factor, cho_solve
 
 from dmliv.data import FloatArray, IntArray, Table, TrainingData
 from dmliv.data.savable import savable
-from dmliv.errors import InputError
+from dmliv.errors import InputError, check_number, check_whole
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.distributions import ActionDistribution
 from dmliv.first_stage.nuisances import Exogenous
@@ -85,14 +85,9 @@ class Debiased:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if not isinstance(self.n_landmarks, (int, np.integer)) or self.n_landmarks < 1:
-            raise InputError(f"Expected a positive number of landmarks, got {self.n_landmarks!r}.")
-        for name in ("smooth_bias", "action_bandwidth"):
-            value = getattr(self, name)
-            if not isinstance(value, (int, float, np.number)) or not 0.0 < value < np.inf:
-                raise InputError(f"Expected a positive {name}, got {value!r}; 1.0 is a good start.")
-        if not isinstance(self.rough_bias, (int, float, np.number)) or not 0.0 <= self.rough_bias < np.inf:
-            raise InputError(f"Expected a finite rough_bias of at least 0, got {self.rough_bias!r}; try 0.1.")
+        check_whole(n_landmarks=self.n_landmarks)
+        check_number(above=0.0, smooth_bias=self.smooth_bias, action_bandwidth=self.action_bandwidth)
+        check_number(least=0.0, rough_bias=self.rough_bias)
 
     def check(self, n_folds: int) -> None:
         """Refuse one fold, before anything is fitted."""

@@ -12,7 +12,7 @@ from scipy.spatial.distance import pdist
 
 from dmliv.data import FloatArray, IntArray
 from dmliv.data.savable import savable
-from dmliv.errors import InputError
+from dmliv.errors import check_whole
 from dmliv.kernels.additive import AdditiveKernel, Inputs, Term
 from dmliv.kernels.evidence import DECISION_ROWS, SLOPE_PRIOR, STARTS, Rows, Searched, search, whitening
 from dmliv.kernels.features import chunks
@@ -59,12 +59,11 @@ class ProcessSettings:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        for name in ("n_landmarks", "n_search_rows", "n_search_landmarks"):
-            value = getattr(self, name)
-            if not isinstance(value, (int, np.integer)) or value < 1:
-                raise InputError(
-                    f"Expected a positive whole number for {name}, got {value!r}; pass 1 or more."
-                )
+        check_whole(
+            n_landmarks=self.n_landmarks,
+            n_search_rows=self.n_search_rows,
+            n_search_landmarks=self.n_search_landmarks,
+        )
 
 
 def start_kernel(

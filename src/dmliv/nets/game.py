@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dmliv.errors import InputError, TrainingDivergedError
+from dmliv.errors import InputError, TrainingDivergedError, check_number, check_whole
 from dmliv.nets.optimistic import OptimisticAdam
 from dmliv.nets.stacked import StackedMLP
 from dmliv.progress import ProgressReporter
@@ -58,13 +58,6 @@ def game_losses(residual: Tensor, critic: Tensor, weight: Tensor | float = 1.0) 
     return model_loss, critic_loss
 
 
-def check_whole(**numbers: tuple[object, int]) -> None:
-    """Raise unless every (value, least) is a whole number of at least ``least``."""
-    for name, (value, least) in numbers.items():
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-            raise InputError(f"Expected a whole number of at least {least}, got {name}={value!r}.")
-
-
 def check_positive(**numbers: object) -> None:
     """Raise unless every value is a sequence of at least one positive, finite number."""
     for name, values in numbers.items():
@@ -72,13 +65,6 @@ def check_positive(**numbers: object) -> None:
         fine = [isinstance(value, (int, float, np.number)) and 0.0 < value < np.inf for value in listed]
         if not fine or not all(fine):
             raise InputError(f"Expected a sequence of positive numbers, got {name}={values!r}.")
-
-
-def check_range(**numbers: tuple[object, float]) -> None:
-    """Raise unless every (value, most) is a number from 0 to ``most``."""
-    for name, (value, most) in numbers.items():
-        if not isinstance(value, (int, float, np.number)) or not 0.0 <= value <= most:
-            raise InputError(f"Expected a number from 0 to {most:g}, got {name}={value!r}.")
 
 
 @dataclass(frozen=True)
@@ -111,17 +97,10 @@ class GamePlan:
 
     def __post_init__(self) -> None:
         """Check the numbers a user may have set."""
-        check_whole(
-            epochs=(self.epochs, 1),
-            batch_size=(self.batch_size, 1),
-            evaluate_every=(self.evaluate_every, 1),
-        )
+        check_whole(epochs=self.epochs, batch_size=self.batch_size, evaluate_every=self.evaluate_every)
         check_positive(learning_rates=self.learning_rates)
-        check_range(
-            critic_rate_factor=(self.critic_rate_factor, math.inf),
-            weight_decay=(self.weight_decay, math.inf),
-            final_rate=(self.final_rate, 1.0),
-        )
+        check_number(least=0.0, critic_rate_factor=self.critic_rate_factor, weight_decay=self.weight_decay)
+        check_number(least=0.0, most=1.0, final_rate=self.final_rate)
         if self.critic_rate_factor == 0.0:
             raise InputError("Expected a critic that learns, got critic_rate_factor=0; pass 5, as published.")
 

@@ -12,7 +12,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import pairwise_distances_argmin
 
 from dmliv.data import FloatArray, IntArray, Table
-from dmliv.errors import InputError
+from dmliv.errors import InputError, check_whole
 from dmliv.inference.counterfactual import Counterfactual
 from dmliv.inference.functionals import Functional, around
 from dmliv.policy.climb import climb
@@ -233,8 +233,7 @@ class GreedyPolicy:
 
     def _answers(self, context: Table, max_actions: int) -> IntArray:
         """Return the numbers of the candidates that a tree may name."""
-        if not isinstance(max_actions, (int, np.integer)) or max_actions < 1:
-            raise InputError(f"Expected a positive number of answers, got max_actions={max_actions!r}.")
+        check_whole(max_actions=max_actions)
         vectors = self._space.vectors
         if len(vectors) <= max_actions:
             return np.arange(len(vectors))

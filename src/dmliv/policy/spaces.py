@@ -12,7 +12,7 @@ from scipy.spatial import KDTree
 from scipy.stats import qmc
 
 from dmliv.data import FloatArray
-from dmliv.errors import InputError
+from dmliv.errors import InputError, check_whole
 from dmliv.inference.counterfactual import Counterfactual
 
 _DEFAULT_POINTS = 200
@@ -41,7 +41,7 @@ class Interval:
     def __post_init__(self) -> None:
         """Check the bounds."""
         _check_bounds(np.atleast_1d(self.low), np.atleast_1d(self.high))
-        _check_points(self.n_points)
+        check_whole(least=2, n_points=self.n_points)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Box:
             )
         _check_bounds(low, high)
         if self.n_points is not None:
-            _check_points(self.n_points)
+            check_whole(least=2, n_points=self.n_points)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,8 +224,3 @@ def _check_bounds(low: FloatArray, high: FloatArray) -> None:
             f"Expected finite bounds with low < high, got {low.tolist()} and {high.tolist()}; swap or widen "
             "them."
         )
-
-
-def _check_points(n_points: object) -> None:
-    if not isinstance(n_points, (int, np.integer)) or n_points < 2:
-        raise InputError(f"Expected at least two points, got n_points={n_points!r}; pass 2 or more.")

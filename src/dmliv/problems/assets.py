@@ -42,18 +42,9 @@ class AssetError(DMLIVError, OSError):
 
 @dataclass(frozen=True)
 class Asset:
-    """An external file.
+    """An external file: where it can be downloaded, its bytes and its checksum in hexadecimal digits.
 
-    Parameters
-    ----------
-    name : str
-        Folder and file name, joined by "/": its place in the cache and in a folder of the user.
-    address : str
-        Where it can be downloaded.
-    size : int
-        Number of bytes.
-    sha256 : str
-        Checksum in hexadecimal digits.
+    Its name is folder and file name, joined by "/": its place in the cache and in a folder of the user.
     """
 
     name: str
@@ -158,19 +149,9 @@ def damage(asset: Asset, path: Path) -> str | None:
 
 
 def locate(name: str, data_dir: DataDir = None) -> Path:
-    """Return the path of an intact copy of a file; download it if there is none.
+    """Return the path of an intact copy of a file, a key of `ASSETS`; download it if there is none.
 
-    Parameters
-    ----------
-    name : str
-        A key of `ASSETS`.
-    data_dir : path, optional
-        A folder to look in first, instead of the one in the environment variable ``DMLIV_DATA``.
-
-    Returns
-    -------
-    Path
-        In the named folder or in the cache.
+    ``data_dir`` is a folder to look in first, instead of the one in the environment variable ``DMLIV_DATA``.
     """
     asset = ASSETS[name]
     for path in copies(asset, data_dir):

@@ -14,22 +14,20 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dmliv.data import FloatArray, IVData
+from dmliv.data import FloatArray, IntArray
 from dmliv.errors import InputError
-from dmliv.problems.checks import as_column, check_count, is_finite_number
-from dmliv.problems.protocol import EvaluationSet
+from dmliv.problems.checks import as_column, as_contexts, is_finite_number
+from dmliv.problems.drawn import CONTEXT, TEST_POINTS, DrawnProblem, stream
 
 _RETURN: Final = 0.1
 _EDUCATION_SD: Final = 2.0
 _WAGE_SD: Final = 0.35
-_TEST_SEED: Final = 20_240_501
-_TEST_POINTS: Final = 2000
-# Every ingredient has a stream of its own, so that changing one leaves the draws of the others.
-_ROWS, _SHARED, _OWN_EDUCATION, _OWN_WAGE, _ACTION, _OTHER_SHARED = range(6)
+# Random streams besides that of the rows.
+_SHARED, _OWN_EDUCATION, _OWN_WAGE, _OTHER_SHARED = 1, 2, 3, 5
 
 
 @dataclass(frozen=True)
-class CardWages:
+class CardWages(DrawnProblem):
     """Log wages that rise by 0.1 with every year at school, in a population like that of Card's table.
 
     Men are drawn from the table with replacement, with age, race, and whether they lived in the South and in
@@ -60,10 +58,11 @@ class CardWages:
     contrast: ClassVar[tuple[float, float]] = (12.0, 16.0)
     """The two actions between which an estimated effect is averaged: high school and college."""
 
+    _hidden_streams: ClassVar[tuple[int, int]] = (_SHARED, _OTHER_SHARED)
+
     instrument_effect: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the number."""
         if not is_finite_number(self.instrument_effect):
             raise InputError(
                 f"Expected instrument_effect to be a finite number, got {self.instrument_effect!r}; pass one."
@@ -79,43 +78,25 @@ class CardWages:
         base = _with_ones(context) @ _table().wage
         return np.asarray(base + _RETURN * as_column(T, len(context), "T"))
 
-    def sample(self, n: int, seed: int = 0) -> IVData:
-        """Draw ``n`` rows: log wages ``Y`` (n,), years ``T`` (n,), nearc4 ``Z`` (n, 1) and ``X`` (n, 4)."""
-        return self._sample(n, seed, shared_of_wage=_SHARED)
+    def draw_context(self, rng: np.random.Generator, n: int) -> FloatArray:
+        """Draw men of the table."""
+        return np.asarray(_table().context[_men(rng, n)])
 
-    def sample_unconfounded(self, n: int, seed: int = 0) -> IVData:
-        """Draw the contexts, instruments and actions of :meth:`sample`, with wages of another ability."""
-        return self._sample(n, seed, shared_of_wage=_OTHER_SHARED)
+    def _exogenous(self, n: int, seed: int) -> tuple[FloatArray, FloatArray]:
+        table, men = _table(), _men(stream(seed, CONTEXT), n)
+        return table.context[men], table.instrument[men]
 
-    def sample_intervention(self, n: int, T: ArrayLike, seed: int = 0) -> tuple[FloatArray, FloatArray]:
-        """Draw contexts (n, 4) and log wages (n,) of a world where everybody's years are set to ``T``."""
-        X = self.contexts(n, seed)
-        return X, self.counterfactual(X, T) + _WAGE_SD * _noise(n, seed, _SHARED, _OWN_WAGE)
-
-    def contexts(self, n: int, seed: int = 1, shift: float = 0.0) -> FloatArray:
-        """Draw contexts of the table, shape (n, 4); ``shift`` is added to the age."""
-        check_count(n)
-        if not is_finite_number(shift):
-            raise InputError(f"Expected shift to be a finite number, got {shift!r}; pass one.")
-        X: FloatArray = _table().context[_drawn(n, seed)]
-        X[:, 0] += shift
-        return X
-
-    def test_set(self) -> EvaluationSet:
-        """Return 2000 contexts, actions uniform between 12 and 16 years, and the truth there."""
-        X = self.contexts(_TEST_POINTS, seed=_TEST_SEED)
-        T = _stream(_TEST_SEED, _ACTION).uniform(*self.contrast, _TEST_POINTS)
-        return X, T, self.counterfactual(X, T)
-
-    def _sample(self, n: int, seed: int, *, shared_of_wage: int) -> IVData:
-        X = self.contexts(n, seed)
+    def _actions(self, X: FloatArray, Z: FloatArray, seed: int) -> FloatArray:
         table = _table()
-        Z = table.instrument[_drawn(n, seed)]
         usual = _with_ones(X) @ table.education
         moved = self.instrument_effect * (Z[:, 0] - table.instrument.mean())
-        T = usual + moved + _EDUCATION_SD * _noise(n, seed, _SHARED, _OWN_EDUCATION)
-        Y = self.counterfactual(X, T) + _WAGE_SD * _noise(n, seed, shared_of_wage, _OWN_WAGE)
-        return IVData(Y=Y, T=T, Z=Z, X=X)
+        return np.asarray(usual + moved + _EDUCATION_SD * _mixed(len(X), seed, _SHARED, _OWN_EDUCATION))
+
+    def _noise(self, X: FloatArray, Z: FloatArray, seed: int, hidden: int) -> FloatArray:
+        return _WAGE_SD * _mixed(len(X), seed, hidden, _OWN_WAGE)
+
+    def _test_actions(self, rng: np.random.Generator) -> FloatArray:
+        return rng.uniform(*self.contrast, TEST_POINTS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,13 +138,13 @@ def _table() -> _Table:
     return _Table(context, instrument, education, wage)
 
 
-def _drawn(n: int, seed: int) -> Any:
-    """Return the men that are drawn, shape (n,)."""
-    return _stream(seed, _ROWS).integers(0, len(_table().context), n)
+def _men(rng: np.random.Generator, n: int) -> IntArray:
+    """Return the rows of the table that are drawn, shape (n,)."""
+    return rng.integers(0, len(_table().context), n)
 
 
-def _noise(n: int, seed: int, shared: int, own: int) -> FloatArray:
-    both = _stream(seed, shared).standard_normal(n) + _stream(seed, own).standard_normal(n)
+def _mixed(n: int, seed: int, shared: int, own: int) -> FloatArray:
+    both = stream(seed, shared).standard_normal(n) + stream(seed, own).standard_normal(n)
     return np.asarray(both / np.sqrt(2.0))
 
 
@@ -172,15 +153,4 @@ def _with_ones(X: FloatArray) -> FloatArray:
 
 
 def _read_contexts(X: ArrayLike) -> FloatArray:
-    context = np.asarray(X, dtype=np.float64)
-    width = CardWages.n_contexts
-    if context.ndim != 2 or context.shape[1] != width:
-        raise InputError(
-            f"Expected X of shape (n, {width}) with the columns {', '.join(CardWages.columns)}, got shape "
-            f"{context.shape}; pass all contexts."
-        )
-    return context
-
-
-def _stream(seed: int, ingredient: int) -> np.random.Generator:
-    return np.random.default_rng([seed, ingredient])
+    return as_contexts(X, CardWages.n_contexts, f" with the columns {', '.join(CardWages.columns)}")

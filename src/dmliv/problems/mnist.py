@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dmliv.problems.assets import ASSETS, AssetError, DataDir, locate
+from dmliv.problems.protocol import Part
 
-Part: TypeAlias = Literal["train", "test"]
 ByteArray: TypeAlias = NDArray[np.uint8]
 
 N_PIXELS = 28 * 28
@@ -37,19 +37,7 @@ class DigitImages:
 
 
 def read_idx(path: Path, n_axes: int) -> ByteArray:
-    """Return the array of unsigned bytes in a gzipped idx file.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    n_axes : int
-        The number of axes it must have.
-
-    Returns
-    -------
-    ndarray, shape as stored, read-only
-    """
+    """Return the read-only array of unsigned bytes in a gzipped idx file, which must have so many axes."""
     try:
         content = gzip.decompress(path.read_bytes())
     except (OSError, EOFError, zlib.error) as error:
@@ -90,19 +78,9 @@ def _read_digits(images: tuple[Path, str], labels: tuple[Path, str]) -> DigitIma
 
 
 def digits_shown(pixels: ByteArray, data_dir: DataDir = None) -> NDArray[np.int64]:
-    """Return the digits that images of either part show, by looking the images up.
+    """Return the digits (n,) that images (n, 784) of either part show, by looking the images up.
 
-    Parameters
-    ----------
-    pixels : ndarray of unsigned bytes, shape (n, 784)
-        Images.
-    data_dir : path, optional
-        Where the files are.
-
-    Returns
-    -------
-    ndarray, shape (n,)
-        Digits, -1 for an image that is not among the 70,000.
+    An image that is not among the 70,000 has the digit -1.
     """
     known = _labels_by_content(load_digits("train", data_dir), load_digits("test", data_dir))
     return np.array([known.get(_content_key(image), -1) for image in pixels], dtype=np.int64)

@@ -1,11 +1,14 @@
 """What every benchmark problem offers."""
 
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dmliv.data import FloatArray, IVData
+
+Part: TypeAlias = Literal["train", "test"]
+"""What contexts are for: they may look different in training and in evaluation, as images do."""
 
 ContextArray: TypeAlias = NDArray[np.floating[Any]]
 """Contexts of shape (n, d_X); images are held in single precision."""
@@ -31,5 +34,5 @@ class Problem(Protocol):
         ...
 
     def contexts(self, n: int, seed: int = 1, shift: float = 0.0) -> ContextArray:
-        """Draw contexts, shape (n, d_X), for judging policies; ``shift`` moves them away from the data."""
+        """Draw contexts, shape (n, d_X), for evaluating policies; ``shift`` moves them away from the data."""
         ...

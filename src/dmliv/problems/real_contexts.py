@@ -34,16 +34,7 @@ _LIMIT = 3.0
 def ihdp_contexts(data_dir: DataDir = None) -> FloatArray:
     """Return birth weight, head, weeks preterm, birth order, health and mother's age of 747 infants.
 
-    The file holds them standardised; they are clipped to [-3, 3].
-
-    Parameters
-    ----------
-    data_dir : path, optional
-        Where to look for the file first.
-
-    Returns
-    -------
-    ndarray, shape (747, 6), read-only
+    The file holds them standardised; they are clipped to [-3, 3]. The array (747, 6) is read-only.
     """
     return _read_ihdp(locate(IHDP_FILE, data_dir), ASSETS[IHDP_FILE].sha256)
 
@@ -54,16 +45,7 @@ def pmcmr_contexts(data_dir: DataDir = None) -> FloatArray:
     Unemployment, household income, high-school attainment, share of households headed by women, vacant
     housing and share of owner-occupied housing. They are standardised over all counties with covariates,
     clipped to [-3, 3] and kept for those counties that the table of pollution and mortality has in that year,
-    in the order of that table.
-
-    Parameters
-    ----------
-    data_dir : path, optional
-        Where to look for the files first.
-
-    Returns
-    -------
-    ndarray, shape (2132, 6), read-only
+    in the order of that table. The array (2132, 6) is read-only.
     """
     counties, years = ((locate(name, data_dir), ASSETS[name].sha256) for name in (COUNTY_FILE, YEAR_FILE))
     return _read_pmcmr(counties, years)

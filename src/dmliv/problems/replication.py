@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from dmliv.data import FloatArray, IntArray, IVData
 from dmliv.errors import InputError
-from dmliv.problems.checks import as_column, check_bounds, check_choice, check_count
+from dmliv.problems.checks import as_column, as_contexts, check_bounds, check_choice, check_count
 from dmliv.problems.equations import Equations
 from dmliv.problems.protocol import EvaluationSet
 from dmliv.problems.real_contexts import N_CONTEXTS
@@ -115,13 +115,7 @@ class Replication:
         return found
 
     def sample(self, n: int | None = None) -> IVData:
-        """Return training rows.
-
-        Parameters
-        ----------
-        n : int, optional
-            The first so many; all by default. More than there are cannot be had. The units stay those of all
-            training rows.
+        """Return the first ``n`` training rows, all by default; the units stay those of all training rows.
 
         Returns
         -------
@@ -149,20 +143,10 @@ class Replication:
         return self.test.X, self.test.T, self.test.truth
 
     def contexts(self, n: int | None = None, seed: int = 1, part: PartName = "validation") -> FloatArray:
-        """Return contexts for judging policies.
+        """Return contexts for evaluating policies, shape (n, 6).
 
-        Parameters
-        ----------
-        n : int, optional
-            By default the rows of the part as they are; a number draws so many of them with replacement.
-        seed : int, default 1
-            Seed of that draw.
-        part : {"train", "validation", "test"}, default "validation"
-            Whose rows; the code released with the paper judges policies on validation rows.
-
-        Returns
-        -------
-        ndarray, shape (n, 6)
+        By default they are the rows of the part as they are; ``n`` draws so many of them with replacement.
+        The code released with the paper evaluates policies on validation rows.
         """
         X = self.split(part).X
         if n is None:
@@ -186,13 +170,13 @@ class Replication:
         -------
         ndarray, shape (n,)
         """
-        context = _as_contexts(X)
+        context = as_contexts(X, N_CONTEXTS)
         action = as_column(T, len(context), "T")
         return self._standardise(self.equations.action_part(action) + self.equations.context_part(context))
 
     def exact_action_distribution(self, X: ArrayLike, Z: ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Return mean and standard deviation, both (n,), of the action (Gaussian) given X and Z."""
-        context = _as_contexts(X)
+        context = as_contexts(X, N_CONTEXTS)
         level = self.equations.level(Z, len(context))
         return self.equations.noiseless_action(context, level), self.equations.action_sd(level)
 
@@ -200,7 +184,7 @@ class Replication:
         """Return s0(X, Z) = E[Y | X, Z], the counterfactual averaged over the action, shape (n,)."""
         mean, sd = self.exact_action_distribution(X, Z)
         part = self.equations.action_part(mean, variance=sd**2)
-        return self._standardise(part + self.equations.context_part(_as_contexts(X)))
+        return self._standardise(part + self.equations.context_part(as_contexts(X, N_CONTEXTS)))
 
     # --------------------------------------------------------------------------------------------- policies
 
@@ -216,7 +200,7 @@ class Replication:
         """
         check_bounds(low, high)
         least = self.equations.least_action
-        return np.full(len(_as_contexts(X)), float(high if high - least >= least - low else low))
+        return np.full(len(as_contexts(X, N_CONTEXTS)), float(high if high - least >= least - low else low))
 
     def optimal_value(self, X: ArrayLike, low: float = -3.0, high: float = 5.0) -> float:
         """Return the mean reward of the best action in [low, high] over the contexts."""
@@ -225,7 +209,7 @@ class Replication:
     def random_value(self, X: ArrayLike, low: float = -3.0, high: float = 5.0) -> float:
         """Return the expected mean reward of an action drawn uniformly from [low, high]."""
         check_bounds(low, high)
-        context = _as_contexts(X)
+        context = as_contexts(X, N_CONTEXTS)
         centre = np.full(len(context), (low + high) / 2.0)
         part = self.equations.action_part(centre, variance=(high - low) ** 2 / 12.0)
         return float(np.mean(self._standardise(part + self.equations.context_part(context))))
@@ -240,22 +224,9 @@ class Replication:
 
 
 def draw_replication(contexts: FloatArray, equations: Equations, seed: int, number: int) -> Replication:
-    """Draw a replication.
+    """Draw replication ``number``, from 0, of all real rows (n, 6) in the order the generator starts from.
 
-    Parameters
-    ----------
-    contexts : ndarray, shape (n, 6)
-        All real rows, in the order the published generator starts from.
-    equations : Equations
-        Structural equations.
-    seed : int
-        Seed of the published run; replication ``number`` draws from ``527 number + seed``.
-    number : int
-        Which replication, from 0.
-
-    Returns
-    -------
-    Replication
+    ``seed`` is that of the published run; the replication draws from ``527 number + seed``.
     """
     X = contexts[_row_order(len(contexts), seed, number)]
     stream = np.random.RandomState(_SEED_STEP * number + seed)
@@ -306,12 +277,3 @@ def _row_order(n: int, seed: int, number: int) -> IntArray:
         shuffler.shuffle(shuffled)
         order = order[shuffled]
     return order
-
-
-def _as_contexts(X: ArrayLike) -> FloatArray:
-    context = np.asarray(X, dtype=np.float64)
-    if context.ndim != 2 or context.shape[1] != N_CONTEXTS:
-        raise InputError(
-            f"Expected X of shape (n, {N_CONTEXTS}), got shape {context.shape}; pass the six context columns."
-        )
-    return context

@@ -39,18 +39,7 @@ _MOST_REPLICATIONS = 10_000
 
 @dataclass(frozen=True)
 class SemiSynthetic(ABC):
-    """A problem with real contexts.
-
-    Parameters
-    ----------
-    n_levels : {5, 3}, default 5
-        Number of levels of the instrument.
-    variant : {"code", "text"}, default "code"
-        The equations of the code that drew the published data, or those printed in the paper.
-    data_dir : path, optional
-        A folder that holds the files; without it they are looked for in the folder that the environment
-        variable ``DMLIV_DATA`` names and in the cache, and downloaded at last.
-    """
+    """A problem with real contexts; for its parameters see :class:`IHDP`."""
 
     action_range: ClassVar[tuple[float, float]] = Replication.action_range
     # Seeds of the published runs by number of levels; with them the published files come out.
@@ -69,59 +58,31 @@ class SemiSynthetic(ABC):
         """Return all real contexts, shape (n, 6)."""
 
     def replication(self, number: int = 0) -> Replication:
-        """Return a replication; 0 to 19 are the published ones, if ``variant`` is "code".
-
-        Parameters
-        ----------
-        number : int, default 0
-            Which one, 0 to 9999.
-
-        Returns
-        -------
-        Replication
-        """
+        """Return replication ``number``, 0 to 9999; 0 to 19 are published, if ``variant`` is "code"."""
         _check_number(number)
         seed = self._seeds[self.n_levels]
-        distribution = equations(self.variant, self.n_levels)
-        return draw_replication(self._real_contexts(), distribution, seed, int(number))
+        return draw_replication(
+            self._real_contexts(), equations(self.variant, self.n_levels), seed, int(number)
+        )
 
     def split(self, replication: int, part: PartName) -> Split:
         """Return a part, "train", "validation" or "test", of a replication with its truth."""
         return self.replication(replication).split(part)
 
     def sample(self, n: int | None = None, seed: int = 0) -> IVData:
-        """Return training rows of a replication.
+        """Return training rows of a replication, see :meth:`Replication.sample`.
 
         Parameters
         ----------
         n : int, optional
-            The first so many rows; all by default. More than there are cannot be had.
+            The first so many rows; all by default.
         seed : int, default 0
             The number of the replication; pass it as ``replication`` wherever the truth is asked for.
-
-        Returns
-        -------
-        IVData
-            Outcome ``Y`` (n,), action ``T`` (n,), instrument level ``Z`` (n, 1) and context ``X`` (n, 6).
         """
         return self.replication(seed).sample(n)
 
     def counterfactual(self, X: ArrayLike, T: ArrayLike, replication: int = 0) -> FloatArray:
-        """Return the true counterfactual h0 in the units of a replication.
-
-        Parameters
-        ----------
-        X : array_like, shape (n, 6)
-            Contexts.
-        T : array_like, shape (n,) or (n, 1), or a scalar
-            Actions.
-        replication : int, default 0
-            Whose training rows set the units.
-
-        Returns
-        -------
-        ndarray, shape (n,)
-        """
+        """Return h0 in the units of a replication, shape (n,), see :meth:`Replication.counterfactual`."""
         return self.replication(replication).counterfactual(X, T)
 
     def validation_set(self, replication: int = 0) -> EvaluationSet:
@@ -140,20 +101,9 @@ class SemiSynthetic(ABC):
         replication: int = 0,
         part: PartName = "validation",
     ) -> FloatArray:
-        """Return contexts for judging policies, shape (n, 6).
+        """Return contexts for evaluating policies, shape (n, 6), see :meth:`Replication.contexts`.
 
-        Parameters
-        ----------
-        n : int, optional
-            By default the rows of the part as they are; a number draws so many of them with replacement.
-        seed : int, default 1
-            Seed of that draw.
-        shift : float, default 0.0
-            Must be 0: there is no shifted distribution of real contexts.
-        replication : int, default 0
-            Whose rows.
-        part : {"train", "validation", "test"}, default "validation"
-            Which rows.
+        ``shift`` must be 0: there is no shifted distribution of real contexts.
         """
         if shift != 0:
             raise InputError(
@@ -175,7 +125,8 @@ class IHDP(SemiSynthetic):
     variant : {"code", "text"}, default "code"
         The equations of the code that drew the published data, or those printed in the paper.
     data_dir : path, optional
-        A folder that holds the file; else the folder in ``DMLIV_DATA``, the cache or a download (0.2 MB).
+        A folder that holds the file; without it the file is looked for in the folder that the environment
+        variable ``DMLIV_DATA`` names and in the cache, and downloaded at last (0.2 MB).
 
     Examples
     --------
@@ -198,12 +149,8 @@ class PMCMR(SemiSynthetic):
 
     Parameters
     ----------
-    n_levels : {5, 3}, default 5
-        Number of levels of the instrument.
-    variant : {"code", "text"}, default "code"
-        The equations of the code that drew the published data, or those printed in the paper.
-    data_dir : path, optional
-        A folder that holds the files; else the folder in ``DMLIV_DATA``, the cache or a download (2.8 MB).
+    n_levels, variant, data_dir
+        As for :class:`IHDP`; the download has 2.8 MB.
     """
 
     _seeds: ClassVar[dict[int, int]] = {5: 2023, 3: 2024}

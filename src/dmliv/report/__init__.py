@@ -1,4 +1,4 @@
-"""Figures and reports: they show what was fitted elsewhere."""
+"""Reports on fitted models."""
 
 from dmliv.report.page import write_report
 

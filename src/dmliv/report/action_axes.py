@@ -1,4 +1,4 @@
-"""Which actions a report shows: a grid along each action column, and what a recommendation may name."""
+"""The actions that a report shows: a grid along each action column, and the actions to choose from."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def action_axes(
     action : ndarray, shape (n, d) or (n,)
         The actions of the rows, as the model reads them.
     offered : array-like, Interval, Box or None
-        What recommendations may name; None for the usual actions of the rows.
+        Actions to choose from; None for the usual actions of the rows.
     """
     spec = counterfactual.action
     if spec.kind == "discrete":
@@ -39,7 +39,7 @@ def action_axes(
 
 
 def default_actions(axes: tuple[ActionAxis, ...], spec: ActionSpec, action: FloatArray | IntArray) -> object:
-    """Return the actions to choose from when nobody says: those that are usual in the rows."""
+    """Return the actions to choose from by default: those that are usual in the rows."""
     if spec.kind == "discrete":
         return None
     if spec.width == 1:
@@ -90,7 +90,7 @@ def _number_axis(spec: ActionSpec, numbers: FloatArray, place: int, offered: obj
         step = max(float(np.ptp(np.append(candidates, observed))) / (_POINTS - 1), 1e-12)
     below = _steps(float(observed.min()), float(candidates.min()), step)
     above = _steps(float(candidates.max()), float(observed.max()), step)
-    # A short list of candidates alone would draw no curve.
+    # A short list of candidates is too few points for a curve.
     few = len(candidates) < _POINTS // 2
     between = np.linspace(candidates.min(), candidates.max(), _POINTS if few else 2)
     grid = np.unique(np.concatenate([below, candidates, between, above]))
@@ -115,7 +115,7 @@ def _number_axis(spec: ActionSpec, numbers: FloatArray, place: int, offered: obj
 
 
 def _candidates(spec: ActionSpec, offered: object, place: int) -> FloatArray | None:
-    """Return what is offered for one column, shape (k,); None when nothing was said."""
+    """Return the actions on offer for one column, shape (k,); None by default."""
     if offered is None:
         return None
     if isinstance(offered, (Interval, Box)):
@@ -130,7 +130,7 @@ def _allowed(grid: FloatArray, candidates: FloatArray, offered: object) -> npt.N
 
 
 def _steps(low: float, high: float, step: float) -> FloatArray:
-    """Return the ends and some points between, five at most; nothing when there is no room."""
+    """Return the ends and at most five points between them; nothing where the range is empty."""
     if low >= high:
         return np.empty(0)
     return np.linspace(low, high, int(np.clip(np.ceil((high - low) / step), 1, 5)) + 1)

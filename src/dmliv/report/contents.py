@@ -1,4 +1,4 @@
-"""What a report says: numbers and words, gathered once and never changed."""
+"""The contents of a report: numbers and words, gathered once and never changed."""
 
 from __future__ import annotations
 
@@ -8,26 +8,21 @@ import numpy as np
 import numpy.typing as npt
 
 from dmliv.data import Column, FloatArray, IntArray
+from dmliv.diagnostics.findings import Finding
 from dmliv.diagnostics.strength import InstrumentStrength
 from dmliv.policy.tree import PolicyTree
-from dmliv.report.panel_grid import PanelGrid
+from dmliv.report.panel import PanelGrid
+
+_GROUPS = 10
 
 
 @dataclass(frozen=True)
 class RoleRow:
-    """A column of the data: its role, its name, and how it was read, in words."""
+    """A column of the data: its role, its name, and how it was read."""
 
     role: str
     name: str
     words: str
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A line of a table: what was measured, and the number in words."""
-
-    label: str
-    value: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +39,7 @@ class ActionAxis:
     vectors : ndarray, shape (m, d)
         The whole action at each point of the grid, in model units.
     allowed : ndarray of bool, shape (m,)
-        Which points a recommendation may name.
+        Which points may be recommended.
     observed : ndarray, shape (n,)
         The column in the rows of the report, in units of the grid.
     low, high : float
@@ -75,7 +70,7 @@ class Curve:
     Attributes
     ----------
     title, caption : str
-        Which context it is, and what it looks like.
+        The kind of context, and its values.
     outcome : ndarray, shape (m,)
         At the points of the axis.
     lower, upper : ndarray, shape (m,), or None
@@ -109,7 +104,7 @@ class ContextColumn:
 
 @dataclass(frozen=True, eq=False)
 class ActionSection:
-    """What is said of one action column.
+    """Effects, curves and recommendations for one action column.
 
     Attributes
     ----------
@@ -118,9 +113,9 @@ class ActionSection:
     effects : ndarray, shape (n,)
         Of moving the action from the start to the end of the axis.
     effect_interval : tuple of float or None
-        Of their mean, with 95 % confidence; None for a model without intervals.
+        95 % confidence interval of their mean; None for a model without intervals.
     columns : tuple of ContextColumn
-        Those along which the effect differs most come first.
+        Those along which the effect varies most come first.
     recommended : ndarray, shape (n,)
         In units of the grid.
     """
@@ -135,7 +130,7 @@ class ActionSection:
 
 @dataclass(frozen=True, eq=False)
 class PolicySummary:
-    """What following the recommendations is worth, by the model, and how far they stray.
+    """The estimated value of the recommendations, and how far they are from the data.
 
     Attributes
     ----------
@@ -143,7 +138,7 @@ class PolicySummary:
         Estimated mean outcome: of the recommendations, of the actions in the data, of the average action (of
         labels the most common one) for every row, and of the best single action.
     average_name, average_action, constant_action : str
-        What the third is called, and the actions themselves.
+        What the average action is called, and the actions themselves.
     observed_outcome : float or None
         Mean of the outcomes in the data.
     offered : str
@@ -156,10 +151,10 @@ class PolicySummary:
         Probability of such an action under the estimated action distribution; None where no distribution was
         estimated.
     least_support : float
-        Below it an action counts as hardly ever seen.
+        Below it an action counts as hardly ever taken.
     value_interval, gain_interval : tuple of float or None
-        Of the value, and of its gain over the actions in the data, with 95 % confidence; None for a model
-        without intervals.
+        95 % confidence intervals of the value and of its gain over the actions in the data; None for a
+        model without intervals.
     """
 
     value: float
@@ -187,14 +182,16 @@ class ReportContents:
     ----------
     title, method, outcome_name : str
     n_rows, n_used : int
-        Rows of the table, and those that the numbers rest on.
+        Rows of the table, and those that the numbers are computed from.
     roles : tuple of RoleRow
-    first_stage, settings : tuple of Fact
-        How well the first stage fits, and what the learners chose.
+    first_stage : tuple of Finding
+        How well the first stage fits.
+    settings : dict of str to str
+        What the learners chose, by model.
     strength : InstrumentStrength or None
         None when the table has no instrument.
     cautions : tuple of str
-        What speaks against relying on the report.
+        Warnings about the numbers of the report, in full.
     sections : tuple of ActionSection
     policy : PolicySummary
     tree : PolicyTree or None
@@ -206,7 +203,9 @@ class ReportContents:
     interval_words : str
         What bands and intervals are; empty for a model without.
     pilot : tuple of str
-        Where h starts from and what that rests on, in sentences; empty unless it was fitted in two stages.
+        Sentences on the pilot of h and its assumption; empty unless the model was fitted in two stages.
+    diagnostics : tuple of Finding
+        What ``est.diagnostics()`` found beyond the rest; empty unless it was called after the fit.
     """
 
     title: str
@@ -215,8 +214,8 @@ class ReportContents:
     n_rows: int
     n_used: int
     roles: tuple[RoleRow, ...]
-    first_stage: tuple[Fact, ...]
-    settings: tuple[Fact, ...]
+    first_stage: tuple[Finding, ...]
+    settings: dict[str, str]
     strength: InstrumentStrength | None
     cautions: tuple[str, ...]
     sections: tuple[ActionSection, ...]
@@ -226,3 +225,45 @@ class ReportContents:
     weighted: bool = False
     interval_words: str = ""
     pilot: tuple[str, ...] = ()
+    diagnostics: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Rows grouped by a column.
+
+    Attributes
+    ----------
+    member : ndarray of int, shape (n,)
+        The group of each row, from 0.
+    centres : ndarray, shape (k,)
+        Median of the column in each group; for a category the code of its level.
+    """
+
+    member: IntArray
+    centres: FloatArray
+
+    def means(self, numbers: FloatArray) -> FloatArray:
+        """Return the mean of numbers (n,) in each group, shape (k,)."""
+        totals = np.bincount(self.member, weights=numbers, minlength=len(self.centres))
+        return np.asarray(totals / np.bincount(self.member, minlength=len(self.centres)))
+
+
+def grouped(column: Column, values: FloatArray | IntArray) -> Groups:
+    """Group rows by level, by value where there are few, else into ten groups of equal size."""
+    distinct, member = np.unique(values, return_inverse=True)
+    if column.kind == "categorical" or len(distinct) <= _GROUPS:
+        return Groups(member.astype(np.int64), distinct.astype(np.float64))
+    edges = np.unique(np.quantile(values, np.linspace(0.0, 1.0, _GROUPS + 1)[1:-1]))
+    _, found = np.unique(np.searchsorted(edges, values, side="right"), return_inverse=True)
+    centres = np.array([np.median(values[found == group]) for group in range(int(found.max()) + 1)])
+    return Groups(found.astype(np.int64), centres)
+
+
+def explained_share(column: Column, values: FloatArray | IntArray, numbers: FloatArray) -> float:
+    """Return the share of the variance of numbers (n,) between the groups of a column; 0 without variance."""
+    total = float(np.var(numbers))
+    if total <= 0.0:
+        return 0.0
+    groups = grouped(column, values)
+    return float(np.var(groups.means(numbers)[groups.member]) / total)

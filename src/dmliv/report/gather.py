@@ -1,4 +1,4 @@
-"""Gathers what a report says from a fitted estimator and a table; it trains nothing and draws nothing."""
+"""The numbers of a report, from a fitted estimator and a table; nothing is trained or drawn here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pyarrow as pa
 from dmliv.data import FloatArray, IntArray, Table, TableSchema, TrainingData, read_outcome, read_weight
 from dmliv.data.controls import Controls, joined
 from dmliv.data.schema import Source
-from dmliv.diagnostics.recommendations import least_support
+from dmliv.diagnostics.checks import judge, strength_findings
+from dmliv.diagnostics.findings import warnings_of
+from dmliv.diagnostics.recommendations import edge_rows, least_support
 from dmliv.diagnostics.strength import InstrumentStrength, instrument_strength
 from dmliv.errors import InputError, common_length
 from dmliv.estimators.base import CounterfactualEstimator
@@ -29,26 +31,31 @@ from dmliv.report.contents import (
     Curve,
     PolicySummary,
     ReportContents,
+    explained_share,
 )
-from dmliv.report.heterogeneity import explained_share
-from dmliv.report.panel_grid import design_panel
-from dmliv.report.pilot_words import pilot_cautions, pilot_words
+from dmliv.report.panel import design_panel
 from dmliv.report.words import (
-    cautions,
     columns_read,
-    first_stage_facts,
+    computed_diagnostics,
+    first_stage_findings,
+    pilot_words,
+    policy_findings,
     row_words,
     settings_chosen,
 )
 
-# More rows would change no picture, and would make people wait.
+# More rows would change no figure but take longer.
 MOST_ROWS = 2000
 _MOST_CURVE_ROWS = 500
 _MOST_CONSTANTS = 200
 _TREE_ANSWERS = 21
 # Effects that differ by less than this part of the outcome are one effect.
 _ROUNDING = 1e-9
-_SHOWN_EFFECTS = ((0.1, "A low effect"), (0.5, "A middling effect"), (0.9, "A high effect"))
+_SHOWN_EFFECTS = (
+    (0.1, "A row with a low effect"),
+    (0.5, "A row with a median effect"),
+    (0.9, "A row with a high effect"),
+)
 
 
 def gather(
@@ -95,17 +102,13 @@ def gather(
         advance()
         axes = action_axes(fitted, action, actions)
         offered = default_actions(axes, fitted.action, action) if actions is None else actions
-        decisions, at_edge = _decide(estimator, offered, context, fitted)
+        policy, asked = estimator.policy(offered), _as_input(fitted, context)
+        decisions = _with_support(estimator, policy.decide(asked), context)
         advance()
         sections = tuple(_section(fitted, axis, context, decisions, seed) for axis in axes)
         advance()
-        chosen = estimator.policy(offered)
-        tree = (
-            chosen.tree(_as_input(fitted, context), max_actions=_TREE_ANSWERS)
-            if fitted.context.columns
-            else None
-        )
-        summary = _summary(fitted, chosen.candidates, offered, context, action, decisions, at_edge, axes)
+        tree = policy.tree(asked, max_actions=_TREE_ANSWERS) if fitted.context.columns else None
+        summary = _summary(fitted, policy.candidates, offered, context, action, decisions, axes)
         if outcome is not None:
             summary = replace(summary, observed_outcome=float(np.average(outcome, weights=weight)))
         advance()
@@ -118,21 +121,37 @@ def gather(
             seed,
         )
         advance()
-    method = type(estimator).__name__
+    first_stage = first_stage_findings(estimator)
+    shown = (
+        *first_stage,
+        *(() if strength is None else strength_findings(strength)),
+        judge("n_rows", n_rows),
+        *policy_findings(summary),
+    )
+    diagnostics = computed_diagnostics(estimator, shown)
+    tables = [("context", fitted.context, everything)]
+    if instruments is not None:
+        tables.insert(0, ("instrument", *instruments))
+    if controls is not None:
+        tables.append(("control", *controls))
     return ReportContents(
         title=title or _title(fitted, outcome_name),
-        method=method,
+        method=type(estimator).__name__,
         outcome_name=outcome_name,
         n_rows=n_rows,
         n_used=len(np.unique(rows)),
-        roles=columns_read(fitted, outcome_name, outcome, action_read, everything, instruments, controls),
-        first_stage=first_stage_facts(estimator),
+        roles=columns_read(
+            outcome_name,
+            fitted.outcome if outcome is None else outcome,
+            fitted.action,
+            action_read,
+            tables,
+        ),
+        first_stage=first_stage,
         settings=settings_chosen(estimator),
         strength=strength,
-        cautions=(
-            *pilot_cautions(estimator),
-            *cautions(strength, n_rows, summary, getattr(estimator, "nuisance_losses_", {})),
-        ),
+        cautions=tuple(warnings_of((*shown, *diagnostics))),
+        diagnostics=diagnostics,
         sections=sections,
         policy=summary,
         tree=tree,
@@ -146,11 +165,11 @@ def gather(
 def _title(fitted: Counterfactual, outcome_name: str) -> str:
     names = fitted.action.names if fitted.action.named else ("the action",)
     target = "the outcome" if outcome_name == "outcome" else outcome_name
-    return f"What {' and '.join(names)} {'does' if len(names) == 1 else 'do'} to {target}"
+    return f"Effect of {' and '.join(names)} on {target}"
 
 
 def _drawn_rows(weight: FloatArray, seed: int) -> IntArray:
-    """Return the rows a report looks at: some of many, and each as often as its weight (n,) says."""
+    """Return the rows of a report: a sample of many, drawn with the weights (n,)."""
     order = np.random.default_rng(seed).permutation(len(weight))
     if np.all(weight == 1.0):
         return np.sort(order[:MOST_ROWS])
@@ -186,14 +205,14 @@ def _strength(
     Z: object,
     seed: int,
 ) -> tuple[InstrumentStrength | None, tuple[TableSchema, Table] | None]:
-    """Measure the instrument, where the table has one."""
+    """Measure the strength of the instrument, if the table has one."""
     if Z is None:
         return None, None
     fitted = estimator._fitted()
     schema = getattr(estimator, "_instrument_schema", None) or TableSchema.learn(Z, "instrument")
     table = schema.read(Z, len(action))
     data = TrainingData(
-        # The strength is about the action alone: no outcome is looked at.
+        # The strength does not depend on the outcome.
         outcome=np.zeros(len(action)),
         action=action,
         instrument=table,
@@ -208,7 +227,7 @@ def _strength(
 
 
 def _as_input(fitted: Counterfactual, context: Table) -> Any:
-    """Return rows that were read as a user would pass them, for verbs that read rows themselves."""
+    """Return rows in the form a user passes them, for methods that read rows themselves."""
     if not fitted.context.columns:
         return None
     found: dict[str, Any] = {}
@@ -221,34 +240,27 @@ def _as_input(fitted: Counterfactual, context: Table) -> Any:
     return pa.table({name: pa.array(found[name]) for name in fitted.context.input_order})
 
 
-def _decide(
-    estimator: CounterfactualEstimator, offered: object, context: Table, fitted: Counterfactual
-) -> tuple[Decisions, npt.NDArray[np.bool_] | None]:
-    """Return the recommendations with their support where it is known, and which lie at an edge."""
-    policy = estimator.policy(offered)
-    decisions = policy.decide(_as_input(fitted, context))
+def _with_support(estimator: CounterfactualEstimator, decisions: Decisions, context: Table) -> Decisions:
+    """Return the recommendations with their support, where the action distribution is known."""
     support = estimator._action_support()
-    if support is not None:
-        # Of the chosen actions alone: of all candidates it would take long where there are several columns.
-        vectors = fitted.read_action(decisions.action, len(decisions))
-        decisions = replace(decisions, support=support.probability(context, vectors[:, None, :])[:, 0])
-    if fitted.action.kind == "discrete":
-        return decisions, None
-    choices, chosen = (np.reshape(each, (len(each), -1)) for each in (policy.candidates, decisions.action))
-    low, high = choices.min(axis=0), choices.max(axis=0)
-    return decisions, decisions.at_edge | ((chosen <= low) | (chosen >= high)).any(axis=1)
+    if support is None:
+        return decisions
+    # Of the chosen actions alone: of all candidates it would take long where there are several columns.
+    vectors = estimator._fitted().read_action(decisions.action, len(decisions))
+    return replace(decisions, support=support.probability(context, vectors[:, None, :])[:, 0])
 
 
 def _section(
     fitted: Counterfactual, axis: ActionAxis, context: Table, decisions: Decisions, seed: int
 ) -> ActionSection:
+    """Estimate the effects, curves and recommendations along one action column."""
     moved = fitted.value_grid(context, np.stack([axis.start, axis.end]))
     effects = moved[:, 1] - moved[:, 0]
     if np.ptp(effects) <= _ROUNDING * np.abs(moved).max():
         effects = np.full(len(effects), effects.mean())
     level = moved.mean(axis=1)
     pairs = list(fitted.context.pairs(context))
-    # Where the effect is the same everywhere, columns still differ in what they do to the outcome.
+    # Where the effect is constant, columns are ranked by the outcome instead.
     ranked = effects if np.ptp(effects) > 0.0 else level
     ranks = [explained_share(column, values, ranked) for column, values in pairs]
     order = np.argsort(-np.array(ranks), kind="stable")
@@ -259,14 +271,8 @@ def _section(
     some = np.random.default_rng(seed).permutation(len(context))[:_MOST_CURVE_ROWS]
     shown = context.take(np.sort(some))
     average = fitted.value_grid(shown, axis.vectors).mean(axis=0)
-    curves = [
-        Curve(
-            "Average",
-            f"mean over {len(some):,} rows",
-            average,
-            *mean_band(fitted, shown, axis.vectors),
-        )
-    ]
+    band = mean_band(fitted, shown, axis.vectors)
+    curves = [Curve("Average", f"mean over {len(some):,} rows", average, *band)]
     if columns:
         for share, words in _SHOWN_EFFECTS:
             row = int(np.abs(effects - np.quantile(effects, share)).argmin())
@@ -297,37 +303,31 @@ def _on_axis(fitted: Counterfactual, axis: ActionAxis, decisions: Decisions) -> 
 
 def _summary(
     fitted: Counterfactual,
-    candidates: Any,
+    candidates: npt.NDArray[Any],
     offered: object,
     context: Table,
     action: FloatArray | IntArray,
     decisions: Decisions,
-    at_edge: npt.NDArray[np.bool_] | None,
     axes: tuple[ActionAxis, ...],
 ) -> PolicySummary:
-    vectors = fitted.read_action(fitted.action.to_user(action))
-    if fitted.action.kind == "discrete":
+    """Estimate the outcome of the recommendations, and how far they are from the data."""
+    spec = fitted.action
+    vectors = fitted.read_action(spec.to_user(action))
+    is_discrete = spec.kind == "discrete"
+    if is_discrete:
         common = int(np.bincount(action.astype(np.int64)).argmax())
-        average, average_words = (
-            np.eye(len(fitted.action.levels))[[common]],
-            str(fitted.action.levels[common]),
-        )
-        range_words = ", ".join(str(each) for each in candidates)
-        seen = np.unique(axes[0].observed)
-        outside = ~np.isin(_on_axis(fitted, axes[0], decisions), seen)
+        average, average_words = np.eye(len(spec.levels))[[common]], str(spec.levels[common])
+        offered_words = ", ".join(str(each) for each in candidates)
+        outside = ~np.isin(_on_axis(fitted, axes[0], decisions), np.unique(axes[0].observed))
     else:
         average = vectors.mean(axis=0, keepdims=True)
         average_words = _numbers(fitted.action_to_user(average)[0])
-        low, high = (
-            np.reshape(candidates, (len(candidates), -1)).min(0),
-            np.reshape(candidates, (len(candidates), -1)).max(0),
+        kind = (
+            "all actions from" if isinstance(offered, Interval | Box) else f"{len(candidates)} actions from"
         )
-        kind = "anything from" if isinstance(offered, (Interval, Box)) else f"{len(candidates)} actions from"
-        range_words = f"{kind} {_numbers(low)} to {_numbers(high)}"
+        offered_words = f"{kind} {_numbers(candidates.min(axis=0))} to {_numbers(candidates.max(axis=0))}"
         chosen = decisions.action.reshape(len(decisions), -1)
-        taken = np.asarray(fitted.action.to_user(np.asarray(action, dtype=np.float64))).reshape(
-            len(chosen), -1
-        )
+        taken = np.reshape(spec.to_user(np.asarray(action, dtype=np.float64)), (-1, chosen.shape[1]))
         outside = ((chosen < taken.min(axis=0)) | (chosen > taken.max(axis=0))).any(axis=1)
     kept = np.unique(np.linspace(0, len(candidates) - 1, _MOST_CONSTANTS).astype(np.int64))
     constants = fitted.value_grid(context, fitted.read_action(candidates[kept])).mean(axis=0)
@@ -339,15 +339,15 @@ def _summary(
         today_value=float(np.mean(today)),
         average_value=float(fitted.value_grid(context, average).mean()),
         constant_value=float(constants.max()),
-        average_name="most common action" if fitted.action.kind == "discrete" else "average action",
+        average_name="most common action" if is_discrete else "average action",
         average_action=average_words,
-        constant_action=str(best) if fitted.action.kind == "discrete" else _numbers(best),
+        constant_action=str(best) if is_discrete else _numbers(best),
         observed_outcome=None,
-        offered=range_words,
+        offered=offered_words,
         outside_share=float(outside.mean()),
-        edge_share=None if at_edge is None else float(at_edge.mean()),
+        edge_share=None if is_discrete else float(edge_rows(candidates, decisions).mean()),
         support=decisions.support,
-        least_support=least_support(len(fitted.action.names)),
+        least_support=least_support(len(spec.names)),
         value_interval=mean_interval(fitted, context, recommended),
         gain_interval=mean_interval(fitted, context, recommended, vectors),
     )

@@ -1,4 +1,4 @@
-"""Ordinary regression of the outcome on context and action: what one would do without an instrument."""
+"""Ordinary regression of the outcome on context and action, which ignores the instrument."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _N_MEMBERS = 3
 
 @dataclass(frozen=True)
 class OrdinaryRegression:
-    """A fitted regression of the outcome on (context, action) that takes the action as if it were random.
+    """A fitted regression of the outcome on (context, action) that treats the action as exogenous.
 
-    It is the network DML-IV uses for its outcome model, encodings chosen by held-out loss included, with the
-    action in the place of the instrument. On the rows it describes it predicts well; under confounding it
-    does not say what happens when somebody *sets* the action.
+    It is the network of DML-IV's outcome model, encodings chosen by held-out loss included, with the action
+    in place of the instrument. It predicts observed outcomes well; under confounding it does not estimate the
+    outcome if the action is *set*.
 
     Attributes
     ----------

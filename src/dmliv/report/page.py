@@ -1,4 +1,4 @@
-"""The HTML report: one file that needs nothing else, not even a network."""
+"""The HTML report: one file with everything in it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dmliv.data import FloatArray
 from dmliv.data.files import write_atomically
+from dmliv.diagnostics.checks import strength_findings
 from dmliv.errors import InputError
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.progress import ProgressReporter
 from dmliv.report.contents import ActionSection, Curve, ReportContents
 from dmliv.report.gather import gather
-from dmliv.report.panel_grid import PanelGrid
+from dmliv.report.panel import PanelGrid
 from dmliv.report.report_figures import (
     curve_limits,
     draw_along,
@@ -38,12 +39,12 @@ _LEVELS_OF_TWO_BYTES = 65535
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure in the page: its source, what it shows in words, and the line below it."""
+    """A figure in the page: its source, alternative text, title and caption."""
 
     source: str
     alt: str
-    title: str
-    caption: str
+    title: str = ""
+    caption: str = ""
 
 
 def write_report(
@@ -62,7 +63,7 @@ def write_report(
     seed: int = 0,
     progress: ProgressReporter | None = None,
 ) -> ReportContents:
-    """Write what a fitted estimator says about a table as one HTML file.
+    """Write a report of a fitted estimator on a table to one HTML file.
 
     Parameters
     ----------
@@ -75,20 +76,19 @@ def write_report(
     X : array-like or frame, shape (n, d_X), or None
         Contexts, as in ``fit``.
     Y : array-like, shape (n,), optional
-        Outcomes; their mean is shown beside estimated ones.
+        Outcomes; their mean is shown beside the estimates.
     Z : array-like or frame, shape (n,) or (n, d_Z), optional
         Instruments, for their strength.
     W : array-like or frame, shape (n, d_W), optional
-        Controls: part of the context when the strength of the instrument is measured.
+        Controls, part of the context when the strength of the instrument is measured.
     sample_weight : array-like, shape (n,), optional
-        Row weights. Rows are then drawn as often as their weights say, so that every number and picture is
-        about the rows they stand for.
+        Row weights. Rows are then drawn with these weights, so that all numbers and figures describe the
+        weighted rows.
     actions : array-like, Interval, Box or None
-        What recommendations may name; by default the range that holds 98 % of the actions in ``T``, or all
-        levels.
+        Actions to choose from; by default the range of 98 % of the actions in ``T``, or all levels.
     title, outcome_name : str
     seed : int
-        Draws the rows that are looked at when there are many.
+        Draws a sample of rows from a large table.
     progress : ProgressReporter, optional
 
     Returns
@@ -131,38 +131,32 @@ def render(contents: ReportContents) -> str:
         loader=PackageLoader("dmliv.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters["number"] = lambda value: f"{value:.4g}"
-    environment.filters["between"] = lambda ends: f"between {ends[0]:.4g} and {ends[1]:.4g}"
+    environment.filters["ends"] = lambda ends: f"{ends[0]:.4g} to {ends[1]:.4g}"
     environment.filters["percent"] = lambda value: f"{value:.0%}"
     templates = files("dmliv.report") / "templates"
     style, script = ((templates / name).read_text(encoding="utf-8") for name in ("report.css", "panel.js"))
-    tree = contents.tree
-    name = contents.sections[0].axis.name
-    with report_style():
-        rules = (
-            None
-            if tree is None
-            else Picture(
-                image_source(draw_policy_tree(tree, "", action_name=name), crop=True),
-                "The rules below as a tree of questions.",
-                "",
-                "",
-            )
-        )
+    tree, support = contents.tree, contents.policy.support
+    rules = None
+    if tree is not None:
+        with report_style():
+            drawn = draw_policy_tree(tree, "", action_name=contents.sections[0].axis.name)
+        rules = Picture(image_source(drawn, crop=True), "The rules below as a decision tree.")
     page = environment.get_template("report.html.j2").render(
         report=contents,
         style=style,
         script=script,
         sections=[_pictures(section, contents.outcome_name) for section in contents.sections],
-        worth=Picture(image_source(draw_values(contents.policy)), _worth_words(contents), "", ""),
-        support=None if contents.policy.support is None else _support_picture(contents.policy.support),
+        values=_values_picture(contents),
+        support=None if support is None else _support_picture(support),
         rules=rules,
+        strength=None if contents.strength is None else strength_findings(contents.strength),
         panel=None if contents.panel is None else panel_data(contents, contents.panel),
     )
     return page.strip() + "\n"
 
 
 def panel_data(contents: ReportContents, panel: PanelGrid) -> dict[str, Any]:
-    """Return what the panel's script reads: columns, axes, and outcomes packed into two bytes each."""
+    """Return the data of the panel's script: columns, axes, and outcomes packed into two bytes each."""
     parts = [panel.values, *(each for each in (panel.lower, panel.upper) if each is not None)]
     low = min(float(values.min()) for part in parts for values in part)
     high = max(float(values.max()) for part in parts for values in part)
@@ -171,21 +165,19 @@ def panel_data(contents: ReportContents, panel: PanelGrid) -> dict[str, Any]:
     def packed(values: FloatArray) -> str:
         return base64.b64encode(np.round((values - low) / unit).astype("<u2").tobytes()).decode("ascii")
 
-    axes = []
-    for number, section in enumerate(contents.sections):
-        axis = section.axis
-        axes.append(
-            {
-                "name": axis.name,
-                "grid": [float(f"{each:.9g}") for each in axis.grid],
-                "labels": list(axis.labels),
-                "allowed": [bool(each) for each in axis.allowed],
-                "support": [axis.low, axis.high],
-                "values": packed(panel.values[number]),
-                "lower": None if panel.lower is None else packed(panel.lower[number]),
-                "upper": None if panel.upper is None else packed(panel.upper[number]),
-            }
-        )
+    axes = [
+        {
+            "name": section.axis.name,
+            "grid": [float(f"{each:.9g}") for each in section.axis.grid],
+            "labels": list(section.axis.labels),
+            "allowed": section.axis.allowed.tolist(),
+            "support": [section.axis.low, section.axis.high],
+            "values": packed(panel.values[number]),
+            "lower": None if panel.lower is None else packed(panel.lower[number]),
+            "upper": None if panel.upper is None else packed(panel.upper[number]),
+        }
+        for number, section in enumerate(contents.sections)
+    ]
     columns = [
         {
             "name": column.name,
@@ -208,7 +200,7 @@ def _pictures(section: ActionSection, outcome_name: str) -> dict[str, Any]:
         alt = (
             f"Expected {outcome_name} against {axis.name}, {curve.caption}: "
             f"lowest {curve.outcome.min():.4g}, highest {curve.outcome.max():.4g}; "
-            f"best allowed action {words}."
+            f"best action {words}."
         )
         source = image_source(draw_curve(axis, curve, limits, outcome_name))
         caption = f"{curve.caption}. Best action: {words}{_between(curve, best)}."
@@ -220,7 +212,7 @@ def _pictures(section: ActionSection, outcome_name: str) -> dict[str, Any]:
             image_source(draw_along(each, section.effects, effect)),
             f"The effect of every row against {each.column.name}.",
             each.column.name,
-            f"Groups of {each.column.name} explain {each.share:.0%} of the variance of the effect.",
+            f"{each.column.name} alone explains {each.share:.0%} of the variance of the effect.",
         )
         for each in shown
     ]
@@ -233,7 +225,6 @@ def _pictures(section: ActionSection, outcome_name: str) -> dict[str, Any]:
             ),
             f"The recommended {axis.name} against {each.column.name}.",
             each.column.name,
-            "",
         )
         for each in shown
     ]
@@ -261,16 +252,17 @@ def _pictures(section: ActionSection, outcome_name: str) -> dict[str, Any]:
 def _between(curve: Curve, point: int) -> str:
     if curve.lower is None or curve.upper is None:
         return ""
-    return f"; its outcome lies between {curve.lower[point]:.4g} and {curve.upper[point]:.4g}"
+    return f"; 95 % confidence interval of its outcome {curve.lower[point]:.4g} to {curve.upper[point]:.4g}"
 
 
-def _worth_words(contents: ReportContents) -> str:
+def _values_picture(contents: ReportContents) -> Picture:
     policy = contents.policy
-    return (
+    return Picture(
+        image_source(draw_values(policy)),
         f"Estimated mean {contents.outcome_name}: recommended actions {policy.value:.4g}, "
         f"best single action {policy.constant_value:.4g}, "
         f"{policy.average_name} for all {policy.average_value:.4g}, "
-        f"actions in the data {policy.today_value:.4g}."
+        f"actions in the data {policy.today_value:.4g}.",
     )
 
 
@@ -279,6 +271,4 @@ def _support_picture(support: FloatArray) -> Picture:
     return Picture(
         image_source(draw_support(support)),
         f"Distribution of the probability of the recommended actions over rows; median {middle:.1%}.",
-        "",
-        "",
     )

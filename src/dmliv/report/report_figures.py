@@ -1,4 +1,4 @@
-"""The figures of a report: small ones, side by side on a screen and one below the other on a phone."""
+"""The figures of a report, small enough to stand side by side."""
 
 from __future__ import annotations
 
@@ -26,8 +26,15 @@ from dmliv.diagnostics.house_style import (
     SUPPORT_COLOUR,
     house_style,
 )
-from dmliv.report.contents import ActionAxis, ActionSection, ContextColumn, Curve, PolicySummary
-from dmliv.report.heterogeneity import Groups, grouped
+from dmliv.report.contents import (
+    ActionAxis,
+    ActionSection,
+    ContextColumn,
+    Curve,
+    Groups,
+    PolicySummary,
+    grouped,
+)
 
 _Number = TypeVar("_Number", bound=np.generic)
 
@@ -44,7 +51,7 @@ _LONGEST_NAME = 40
 
 @contextmanager
 def report_style() -> Iterator[None]:
-    """Draw in the house style, with names of columns as they are: a dollar sign in one starts no formula."""
+    """Draw in the house style; a dollar sign in the name of a column starts no formula."""
     with (
         house_style(),
         mpl.rc_context({"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "dmliv"}),
@@ -55,7 +62,7 @@ def report_style() -> Iterator[None]:
 def image_source(figure: Figure, *, crop: bool = False) -> str:
     """Return a figure as the source of an image, an SVG inside the page; the same for the same figure.
 
-    With ``crop`` the empty ground around what is drawn is cut off.
+    With ``crop`` empty margins are cut off.
     """
     buffer = io.BytesIO()
     with report_style(), warnings.catch_warnings():
@@ -71,7 +78,7 @@ def image_source(figure: Figure, *, crop: bool = False) -> str:
 
 
 def draw_curve(axis: ActionAxis, curve: Curve, limits: tuple[float, float], outcome_name: str) -> Figure:
-    """Draw the expected outcome against the action, with a grey ground where actions were observed.
+    """Draw the expected outcome against the action, with a grey background where actions were observed.
 
     Parameters
     ----------
@@ -109,7 +116,7 @@ def draw_curve(axis: ActionAxis, curve: Curve, limits: tuple[float, float], outc
 def curve_limits(curves: tuple[Curve, ...]) -> tuple[float, float]:
     """Return limits of the outcome that hold all curves, and their bands unless these are far wider."""
     low, high = (end(end(curve.outcome) for curve in curves) for end in (min, max))
-    # A band that says almost nothing would make flat lines of all curves: it is cut off instead.
+    # A very wide band would make all curves look flat, so it is cut off.
     least, most = low - _BAND_ROOM * (high - low), high + _BAND_ROOM * (high - low)
     for curve in curves:
         if curve.lower is not None and curve.upper is not None:
@@ -120,7 +127,7 @@ def curve_limits(curves: tuple[Curve, ...]) -> tuple[float, float]:
 
 
 def draw_effects(section: ActionSection, outcome_name: str) -> Figure:
-    """Draw how the effect of moving the action is distributed over rows."""
+    """Draw the distribution of the effect over rows."""
     with report_style():
         figure, plot = _figure()
         plot.hist(section.effects, bins=min(40, max(10, len(section.effects) // 15)), color=DMLIV_COLOUR)
@@ -180,7 +187,7 @@ def draw_choices(column: ContextColumn, chosen: FloatArray, labels: tuple[str, .
 
 
 def draw_values(policy: PolicySummary) -> Figure:
-    """Draw what the recommendations are worth beside what could be had without them."""
+    """Draw the estimated outcome of the recommendations beside that of simpler choices."""
     with report_style():
         figure, plot = _figure(height=2.4)
         values = [policy.value, policy.constant_value, policy.average_value, policy.today_value]
@@ -204,11 +211,11 @@ def draw_values(policy: PolicySummary) -> Figure:
 
 
 def draw_support(support: FloatArray) -> Figure:
-    """Draw how likely the recommended actions were in their contexts."""
+    """Draw the probability of the recommended actions in their contexts."""
     with report_style():
         figure, plot = _figure(height=2.4)
         plot.hist(100.0 * support, bins=30, color=DMLIV_COLOUR)
-        plot.set(xlabel="probability of such an action in the data, %", ylabel="rows")
+        plot.set(xlabel="probability of the action in the data, %", ylabel="rows")
         plot.set_xlim(left=0.0)
     return figure
 
@@ -225,7 +232,7 @@ def _frequent(groups: Groups) -> IntArray:
 
 
 def _some(values: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
-    """Return some of the values, evenly taken."""
+    """Return evenly spaced values, few enough to draw."""
     if len(values) <= _MOST_POINTS:
         return values
     return values[np.linspace(0, len(values) - 1, _MOST_POINTS).astype(np.int64)]

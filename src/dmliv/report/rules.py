@@ -1,4 +1,4 @@
-"""A policy tree as a picture."""
+"""A policy tree as a figure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _LEAF_CHARACTERS = 22
 
 
 def draw_policy_tree(tree: PolicyTree, title: str, *, action_name: str = "action") -> Figure:
-    """Draw the rules from the first question down to the recommended actions.
+    """Draw the rules from the first split down to the recommended actions.
 
     Parameters
     ----------
     tree : PolicyTree
     title : str
     action_name : str
-        What the action is called in the leaves.
+        Name of the action in the leaves.
     """
     n_leaves, depth = sum(1 for _ in tree.root.leaves()), _depth(tree.root)
     with house_style():
         size = (max(6.0, _LEAF_INCHES * n_leaves), 1.5 + _LEVEL_INCHES * (depth + 1))
-        # Room below for the two lines on what the rules are worth.
+        # Room below for the two lines on the value of the rules.
         room = 0.5 / size[1]
         layout = ConstrainedLayoutEngine(rect=(0.0, room, 1.0, 1.0 - room))
         figure = Figure(figsize=size, layout=layout)

@@ -11,7 +11,7 @@ from sklearn.tree import DecisionTreeRegressor
 
 from dmliv.data import FloatArray, IntArray, TrainingData
 from dmliv.data.savable import savable
-from dmliv.errors import InputError
+from dmliv.errors import check_number, check_whole
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.distributions import Nodes
 from dmliv.parallel.runtime import Runtime
@@ -73,20 +73,15 @@ class ProjectedBoosting:
 
     def __post_init__(self) -> None:
         """Check every number."""
-        for name in ("n_rounds", "max_depth", "min_samples_leaf", "n_draws", "patience"):
-            value = getattr(self, name)
-            if not isinstance(value, (int, np.integer)) or value < 1:
-                message = f"Expected a positive whole number for {name}, got {value!r}; pass 1 or more."
-                raise InputError(message)
-        if not 0.0 < self.learning_rate <= 1.0:
-            raise InputError(
-                f"Expected a learning_rate above 0 and at most 1, got {self.learning_rate!r}; try 0.1."
-            )
-        if not 0.0 <= self.validation_fraction < 1.0:
-            raise InputError(
-                "Expected a validation_fraction of at least 0 and below 1, got "
-                f"{self.validation_fraction!r}; try 0.2, or 0 to hold out nothing."
-            )
+        check_whole(
+            n_rounds=self.n_rounds,
+            max_depth=self.max_depth,
+            min_samples_leaf=self.min_samples_leaf,
+            n_draws=self.n_draws,
+            patience=self.patience,
+        )
+        check_number(above=0.0, most=1.0, learning_rate=self.learning_rate)
+        check_number(least=0.0, below=1.0, validation_fraction=self.validation_fraction)
 
     @property
     def needs_validation(self) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from dmliv.data import ActionSpec, FloatArray, Table, TableSchema, TrainingData
 from dmliv.data.savable import savable
-from dmliv.errors import InputError
+from dmliv.errors import InputError, check_whole
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.resampling import Resample, most_stacked
 from dmliv.kernels.features import KernelFeatures, LandmarkFeatures, chunks
@@ -55,12 +55,7 @@ class KernelStructural:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        for name in ("n_landmarks", "n_points", "n_search_rows"):
-            value = getattr(self, name)
-            if not isinstance(value, (int, np.integer)) or value < 1:
-                raise InputError(
-                    f"Expected a positive whole number for {name}, got {value!r}; pass 1 or more."
-                )
+        check_whole(n_landmarks=self.n_landmarks, n_points=self.n_points, n_search_rows=self.n_search_rows)
 
     @property
     def needs_validation(self) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dmliv.data import FloatArray, IntArray, Table, TrainingData
 from dmliv.data.savable import savable
-from dmliv.errors import InputError
+from dmliv.errors import InputError, check_number, check_whole
 from dmliv.first_stage.blocks import (
     BlockSource,
     MemorySource,
@@ -71,16 +71,13 @@ class NeuralStructural:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if self.n_members < 1:
-            raise InputError(f"Expected at least one network, got n_members={self.n_members}; pass 4, say.")
+        check_whole(n_members=self.n_members)
         if self.settings.rate_factors != (1.0,):
             raise InputError(
                 "Expected no learning-rate factors for the structural model, got "
                 f"{self.settings.rate_factors}; set learning_rate instead."
             )
-        weight = self.variance_weight
-        if not isinstance(weight, (int, float, np.number)) or not 0.0 <= weight < np.inf:
-            raise InputError(f"Expected a variance weight of at least 0, got {weight!r}; pass 0.2, say.")
+        check_number(least=0.0, variance_weight=self.variance_weight)
 
     @property
     def needs_validation(self) -> bool:

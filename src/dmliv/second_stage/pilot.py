@@ -17,7 +17,7 @@ from scipy.linalg import eigh
 
 from dmliv.data import FloatArray, IntArray, Table, TrainingData
 from dmliv.data.savable import savable
-from dmliv.errors import InputError
+from dmliv.errors import InputError, check_whole
 from dmliv.first_stage.blocks import data_at, sample_rows
 from dmliv.first_stage.distributions import ActionDistribution
 from dmliv.kernels.additive import Inputs, Term
@@ -169,8 +169,7 @@ class ControlFunction:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if not isinstance(self.most_rows, (int, np.integer)) or self.most_rows < 1:
-            raise InputError(f"Expected a positive whole number for most_rows, got {self.most_rows!r}.")
+        check_whole(most_rows=self.most_rows)
         if not isinstance(self.least_evidence, (int, float, np.number)) or np.isnan(self.least_evidence):
             raise InputError(f"Expected a number for least_evidence, got {self.least_evidence!r}.")
 

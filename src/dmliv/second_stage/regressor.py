@@ -12,7 +12,7 @@ from sklearn.utils.validation import has_fit_parameter
 
 from dmliv.data import FloatArray, IntArray, Table, TrainingData
 from dmliv.data.savable import savable
-from dmliv.errors import InputError
+from dmliv.errors import InputError, check_whole
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.distributions import ActionDistribution, Nodes
 
@@ -57,10 +57,7 @@ class RegressorStructural:
     def __post_init__(self) -> None:
         """Check the regressor and the number of draws."""
         check_regressor(self.regressor, "h")
-        if not isinstance(self.n_draws, (int, np.integer)) or self.n_draws < 1:
-            raise InputError(
-                f"Expected a positive whole number of draws, got n_draws={self.n_draws!r}; pass 1 or more."
-            )
+        check_whole(n_draws=self.n_draws)
 
     @property
     def needs_validation(self) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dmliv.data import FloatArray, IntArray, Table, TrainingData
 from dmliv.data.savable import savable
-from dmliv.errors import InputError
+from dmliv.errors import check_whole
 from dmliv.first_stage.distributions import ActionDistribution
 from dmliv.first_stage.regressors import fit_clone, predict_rows
 from dmliv.kernels.process import ProcessSettings
@@ -99,8 +99,7 @@ class RegressorPilot:
     def __post_init__(self) -> None:
         """Check the regressor and the number of rounds."""
         check_regressor(self.regressor, "the pilot")
-        if not isinstance(self.n_rounds, (int, np.integer)) or self.n_rounds < 1:
-            raise InputError(f"Expected a positive whole number of rounds, got n_rounds={self.n_rounds!r}.")
+        check_whole(n_rounds=self.n_rounds)
 
     def with_image(self, image: ImageColumns) -> RegressorPilot:
         """Return the learner for contexts that hold pixels; the mean of the action sees fixed features."""

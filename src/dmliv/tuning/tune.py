@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from dmliv.data import FloatArray, TrainingData, prepare
-from dmliv.errors import InputError
+from dmliv.errors import InputError, check_number, check_whole
 from dmliv.first_stage.crossfit import FirstStage, cross_fit
 from dmliv.learners import Learners, neural
 from dmliv.nets.device import resolve_device, single_thread
@@ -234,8 +234,7 @@ def _own_learners(estimator: Any) -> Learners:
             f"Expected an estimator with learners to tune, got {type(estimator).__name__}; pass DMLIV, "
             "CEDMLIV or DeepIV."
         )
-    if not isinstance(estimator.n_folds, (int, np.integer)) or estimator.n_folds < 1:
-        raise InputError(f"Expected a positive whole number of folds, got n_folds={estimator.n_folds!r}.")
+    check_whole(n_folds=estimator.n_folds)
     if estimator.learners is None:
         return neural()
     if not isinstance(estimator.learners, Learners):
@@ -246,18 +245,12 @@ def _own_learners(estimator: Any) -> Learners:
 def _check_numbers(
     n_trials: int, budget_minutes: float | None, validation_fraction: float, max_rows: int, margin: float
 ) -> None:
-    if not isinstance(n_trials, (int, np.integer)) or n_trials < 1:
-        raise InputError(f"Expected a positive whole number of trials, got n_trials={n_trials!r}.")
-    if budget_minutes is not None and not budget_minutes >= 0.0:
-        raise InputError(f"Expected a budget of at least 0 minutes, got budget_minutes={budget_minutes!r}.")
-    if not 0.0 < validation_fraction < 1.0:
-        raise InputError(
-            f"Expected a validation_fraction between 0 and 1, got {validation_fraction!r}; try 0.3."
-        )
-    if not isinstance(max_rows, (int, np.integer)) or max_rows < _FEWEST_ROWS:
-        raise InputError(f"Expected max_rows of at least {_FEWEST_ROWS}, got {max_rows!r}; pass more.")
-    if not margin >= 0.0:
-        raise InputError(f"Expected a margin of at least 0 standard errors, got {margin!r}; try 1.")
+    check_whole(n_trials=n_trials)
+    if budget_minutes is not None:
+        check_number(least=0.0, budget_minutes=budget_minutes)
+    check_number(above=0.0, below=1.0, validation_fraction=validation_fraction)
+    check_whole(least=_FEWEST_ROWS, max_rows=max_rows)
+    check_number(least=0.0, margin=margin)
 
 
 def _arrays(data: TrainingData) -> tuple[Any, ...]:

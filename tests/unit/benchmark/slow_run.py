@@ -43,7 +43,7 @@ class Slow(BaseEstimator):
 
 
 class Task(DemandTask):
-    def judge(self, estimator: Any, data: Any, seed: int) -> dict[str, float]:
+    def evaluate(self, estimator: Any, data: Any, seed: int) -> dict[str, float]:
         estimator.fit(data.Y, data.T, Z=data.Z, X=data.X)
         return {"grid_mse": float(data.Y.sum())}
 

@@ -42,7 +42,7 @@ def test_a_page_can_be_rendered_again(name: str, tmp_path: Path) -> None:
 
 
 def test_a_cell_without_a_metric_is_left_out() -> None:
-    """Tasks of one grid may be judged differently."""
+    """Tasks of one grid may be evaluated differently."""
     contents = arrange(grid("parts"), RecordStore(RESULTS / "records" / "parts.jsonl").read())
     for metric in contents.grid.metrics:
         rows = statistics(contents, metric)

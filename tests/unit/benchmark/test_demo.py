@@ -11,10 +11,9 @@ from dmliv.benchmark.demo import (
     learning_curves,
     learning_title,
     recommendation_title,
-    to_action,
-    to_price,
 )
 from dmliv.benchmark.demo_figures import DoseResponse, LearningCurve, Recommendation, draw_learning_curves
+from dmliv.problems.ticket_demand import to_action, to_price
 from dmliv.second_stage.pilot_model import PilotedModel
 
 LEVEL = np.array([5.0, 2.0, 1.1, 1.01, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
@@ -35,9 +34,8 @@ def response(slope: float) -> DoseResponse:
 
 def recommendation(dmliv: list[float], ordinary: list[float]) -> Recommendation:
     flat = np.full(len(dmliv), 7.0)
-    return Recommendation(
-        "type", np.arange(len(dmliv), dtype=float), flat, np.array(ordinary), np.array(dmliv), flat, flat
-    )
+    time, observed = np.arange(len(dmliv), dtype=float), np.stack([flat, flat])
+    return Recommendation("type", time, flat, np.array(ordinary), np.array(dmliv), observed)
 
 
 def test_price_and_action_are_inverse() -> None:
@@ -48,7 +46,11 @@ def test_price_and_action_are_inverse() -> None:
 @pytest.mark.parametrize(
     ("errors", "slopes", "phrase"),
     [
-        ((0.1, 0.75), (-1.0, -2.0), "dearer tickets sell less; ordinary regression has 7.5 times its error"),
+        (
+            (0.1, 0.75),
+            (-1.0, -2.0),
+            "prices reduce sales; ordinary regression has 7.5 times its error",
+        ),
         ((0.1, 0.75), (-1.0, 2.0), "is closer to the truth"),
         ((0.8, 0.75), (-1.0, -2.0), "no closer to the truth"),
     ],

@@ -45,7 +45,8 @@ def recommendation(seed: int) -> Recommendation:
     rng = np.random.default_rng(seed)
     optimum, ordinary, dmliv = rng.uniform(7.0, 29.0, size=(3, 5))
     time = np.linspace(0.0, 10.0, 5)
-    return Recommendation(f"type {seed}", time, optimum, ordinary, dmliv, np.full(5, 12.0), np.full(5, 22.0))
+    observed = np.array([np.full(5, 12.0), np.full(5, 22.0)])
+    return Recommendation(f"type {seed}", time, optimum, ordinary, dmliv, observed)
 
 
 def test_dose_response_draws_its_arrays() -> None:
@@ -54,14 +55,14 @@ def test_dose_response_draws_its_arrays() -> None:
     assert figure.get_suptitle() == "A finding"
     assert len(figure.axes) == 3
     for axis, panel in zip(figure.axes, panels, strict=True):
-        assert axis.get_title(loc="left") == panel.context
+        assert axis.get_title(loc="left") == panel.title
         for label, values in (
-            ("truth", panel.truth),
+            ("truth", panel.best),
             ("ordinary regression", panel.ordinary),
             ("DML-IV", panel.dmliv),
         ):
             x, y = drawn(axis, label)
-            np.testing.assert_array_equal(x, panel.price)
+            np.testing.assert_array_equal(x, panel.x)
             np.testing.assert_array_equal(y, values)
         assert axis.get_ylim() == figure.axes[0].get_ylim()
         assert "euros" in axis.get_xlabel()
@@ -99,12 +100,12 @@ def test_recommendations_draw_their_arrays() -> None:
     figure = draw_recommendations(panels, "A finding")
     for axis, panel in zip(figure.axes, panels, strict=True):
         for label, values in (
-            ("best price", panel.optimum),
+            ("best price", panel.best),
             ("ordinary regression", panel.ordinary),
             ("DML-IV", panel.dmliv),
         ):
             x, y = drawn(axis, label)
-            np.testing.assert_array_equal(x, panel.time)
+            np.testing.assert_array_equal(x, panel.x)
             np.testing.assert_array_equal(y, values)
 
 

@@ -11,13 +11,19 @@ import pytest
 
 from dmliv import TwoStageLeastSquares
 from dmliv.benchmark.charts import draw
-from dmliv.benchmark.effect_tasks import EffectTask, card_tasks, encouragement_tasks
 from dmliv.benchmark.grids import grid
 from dmliv.benchmark.measure import measure
 from dmliv.benchmark.store import Record
-from dmliv.benchmark.suite_tasks import OrdinaryTask, ordinary_tasks, violation_tasks
 from dmliv.benchmark.summary import arrange, cell_label, statistics
 from dmliv.benchmark.tables import markdown, table_cells
+from dmliv.benchmark.tasks import (
+    EffectTask,
+    OrdinaryTask,
+    card_tasks,
+    encouragement_tasks,
+    ordinary_tasks,
+    violation_tasks,
+)
 from dmliv.benchmark.trials import Cell, Grid, build_trial
 from dmliv.problems import (
     ORDINARY_REPORTED_ONLY,
@@ -108,7 +114,7 @@ def test_methods(name: str) -> None:
 
 @pytest.mark.parametrize("method", ["2sls", "2sls-interactions"])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_problem_can_be_judged(name: str, method: str) -> None:
+def test_every_problem_can_be_evaluated(name: str, method: str) -> None:
     chosen = grid(name)
     for task in chosen.tasks[:: 4 if name == "ordinary" else 1]:
         cell = Cell(replace(task, n_contexts=50), 600)  # type: ignore[type-var]
@@ -135,9 +141,9 @@ class Shifted:
 def test_errors_of_effects_are_signed_and_per_unit(task: EffectTask) -> None:
     task = replace(task, n_contexts=100)
     data = task.sample(50, 100)
-    truth = task.judge(Shifted(task.problem, 0.0, 0.0), data, 100)
+    truth = task.evaluate(Shifted(task.problem, 0.0, 0.0), data, 100)
     assert truth == pytest.approx({"ate_error": 0.0, "effect_mse": 0.0, "effect_rmse": 0.0}, abs=1e-7)
-    wrong = task.judge(Shifted(task.problem, 0.1, -0.3), data, 100)
+    wrong = task.evaluate(Shifted(task.problem, 0.1, -0.3), data, 100)
     assert wrong == pytest.approx({"ate_error": -0.1, "effect_mse": 0.05, "effect_rmse": np.sqrt(0.05)})
 
 

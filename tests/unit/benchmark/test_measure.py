@@ -65,7 +65,7 @@ def test_the_truth_has_no_error_and_the_best_reward(tiny: Grid) -> None:
 def test_optima_are_those_of_the_specification() -> None:
     task = DemandTask(TicketDemand(), n_contexts=20_000, n_fresh=10)
     data = task.sample(10, 100)
-    metrics = task.judge(Oracle(), data, 100)
+    metrics = task.evaluate(Oracle(), data, 100)
     known = {"optimum": 1.293, "optimum_narrow": 0.748, "shifted_optimum": 1.452}
     for name, value in known.items():
         assert metrics[name] == pytest.approx(value, abs=0.03)
@@ -151,7 +151,7 @@ def test_real_world_errors_and_rewards_are_those_of_a_replication() -> None:
 
             return Lowest()
 
-    metrics = task.judge(Constant(), data, 3)
+    metrics = task.evaluate(Constant(), data, 3)
     for part, (X, _, _) in {
         "validation": replication.validation_set(),
         "test": replication.test_set(),
@@ -180,7 +180,7 @@ def test_a_model_is_a_bandit_too() -> None:
     assert metrics["reward_narrow"] == pytest.approx(metrics["optimum_narrow"])
 
 
-def test_changing_how_a_task_judges_makes_another_trial(tiny: Grid) -> None:
+def test_changing_how_a_task_evaluates_makes_another_trial(tiny: Grid) -> None:
     task = tiny.cells[0].task
     assert isinstance(task, DemandTask)
     other = Cell(replace(task, n_actions=task.n_actions + 1), 100)

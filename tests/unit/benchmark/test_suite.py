@@ -13,8 +13,7 @@ from dmliv.benchmark.grids import grid
 from dmliv.benchmark.measure import measure
 from dmliv.benchmark.methods import references
 from dmliv.benchmark.oracle import ObservedAction, Oracle, Regression, rows_for
-from dmliv.benchmark.suite_tasks import SuiteTask, suite_tasks
-from dmliv.benchmark.tasks import demand
+from dmliv.benchmark.tasks import SuiteTask, demand, suite_tasks
 from dmliv.benchmark.trials import Cell, build_trial
 from dmliv.data import prepare
 from dmliv.first_stage.nuisances import Exogenous
@@ -69,7 +68,7 @@ def test_trials_of_different_problems_differ() -> None:
 
 
 @pytest.mark.parametrize("task", suite_tasks(), ids=lambda task: task.label)
-def test_every_problem_can_be_judged(task: SuiteTask) -> None:
+def test_every_problem_can_be_evaluated(task: SuiteTask) -> None:
     cell = Cell(replace(task, n_contexts=50), 600)
     record = measure(build_trial(cell, grid("suite").method("2sls"), 100))
     assert record.error is None
@@ -105,7 +104,7 @@ class KnowsTheTruth:
 
 @pytest.mark.parametrize("task", suite_tasks(), ids=lambda task: task.label)
 def test_the_truth_has_no_error(task: SuiteTask) -> None:
-    metrics = replace(task, n_contexts=50).judge(KnowsTheTruth(task.problem), task.sample(50, 100), 100)
+    metrics = replace(task, n_contexts=50).evaluate(KnowsTheTruth(task.problem), task.sample(50, 100), 100)
     assert metrics["relative_mse"] == 0.0
     assert metrics["suboptimality"] == pytest.approx(0.0, abs=1e-12)
 
@@ -149,8 +148,8 @@ def test_the_oracle_learns_from_unconfounded_rows(task: Any) -> None:
     assert rows_for(Regression(LINEAR), task.problem, data, 100) is data
     np.testing.assert_array_equal(rows_for(Oracle(LINEAR), task.problem, data, 100).Y, fair.Y)
     oracle, regression = Oracle(LINEAR, random_state=0), Regression(LINEAR, random_state=0)
-    ours = task.judge(oracle, data, 100)
-    task.judge(regression, data, 100)
+    ours = task.evaluate(oracle, data, 100)
+    task.evaluate(regression, data, 100)
     X, T, truth = task.problem.test_set()
     regression_on_fair = Regression(LINEAR, random_state=0).fit(fair.Y, fair.T, Z=fair.Z, X=fair.X)
     np.testing.assert_array_equal(oracle.predict(T, X), regression_on_fair.predict(T, X))

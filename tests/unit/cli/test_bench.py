@@ -46,10 +46,10 @@ def test_run_resume_render_and_compare(folder: Path, tmp_path: Path) -> None:
     options = ("demand", "--methods", "2sls,kiv", "--sizes", "100", "--records", folder)
     first = bench("run", *options, "--seeds", "100")
     assert first.exit_code == 0, first.output
-    assert "2 trials run, 0 of them failed; 0 were there before, 0 are left" in first.stdout
+    assert "2 trials run, 0 of them failed; 0 had records before, 0 remain" in first.stdout
     assert "2sls, seed 100" in first.stderr
     second = bench("run", *options, "--seeds", "100-101")
-    assert "2 trials run, 0 of them failed; 2 were there before, 0 are left" in second.stdout
+    assert "2 trials run, 0 of them failed; 2 had records before, 0 remain" in second.stdout
     assert len((folder / "demand.jsonl").read_text().splitlines()) == 4
 
     rendered = bench("render", "demand", "--records", folder, "--output", tmp_path / "pages")
@@ -93,8 +93,8 @@ def test_a_budget_of_nothing_runs_nothing(folder: Path) -> None:
     result = bench("run", "demand", *options)
     assert result.exit_code == 0
     assert "0 trials run" in result.stdout
-    assert "4 are left" in result.stdout
-    assert "The budget is spent" in result.stdout
+    assert "4 remain" in result.stdout
+    assert "The time budget is used up" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -147,6 +147,6 @@ def test_ctrl_c_keeps_finished_trials(folder: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == 130
-    assert "the same command goes on" in stderr
+    assert "the same command continues" in stderr
     assert "Traceback" not in stderr
     assert 1 <= len(store.read()) < 41

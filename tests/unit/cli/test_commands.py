@@ -18,9 +18,9 @@ from typer.testing import CliRunner, Result
 
 import dmliv
 from dmliv import DMLIV, IVData, KernelIV, TwoStageLeastSquares
-from dmliv.cli import app
+from dmliv.cli import app, fitting
 from dmliv.cli.options import METHODS, make_estimator, read_action, read_actions
-from dmliv.data import prepare
+from dmliv.data import files, prepare
 from dmliv.data.files import read_columns
 from dmliv.diagnostics.strength import instrument_strength
 from dmliv.errors import DMLIVError, InputError
@@ -91,10 +91,10 @@ def test_fit_shows_roles_encodings_and_strength(data: Path) -> None:
     assert result.exit_code == 0, result.output
     text = " ".join(result.stdout.split())
     assert "300 rows" in text
-    assert re.search(r"action . price . numeric, mean", text)
-    assert re.search(r"context . type . categorical with 3 levels: 'business', 'family', 'student'", text)
-    assert "Partial F of the instruments for price" in text
-    strength = float(re.search(r"the instrument explains . ([\d.]+)", text)[1])  # type: ignore[index]
+    assert re.search(r"action . price . numeric, [\d.]+ to [\d.]+, median [\d.]+", text)
+    assert re.search(r"context . type . 3 levels: (?:(?:business|family|student) \(\d+%\)(?:, )?){3}", text)
+    assert "Partial F statistic of the instruments for price" in text
+    strength = float(re.search(r"Partial R2 of the instrument . ([\d.]+)", text)[1])  # type: ignore[index]
     assert 0.5 < strength < 0.9
     assert "Warning" not in result.stderr
     loaded = dmliv.load(file)
@@ -110,6 +110,32 @@ def test_fit_shows_roles_encodings_and_strength(data: Path) -> None:
     np.testing.assert_allclose(
         loaded.predict(table["price"], X), direct.predict(table["price"], X), rtol=1e-9
     )
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[int]:
+    """Count the calls of a function from here on."""
+    calls: list[int] = []
+    function = getattr(owner, name)
+
+    def count(*given: Any, **options: Any) -> Any:
+        calls.append(1)
+        return function(*given, **options)
+
+    monkeypatch.setattr(owner, name, count)
+    return calls
+
+
+def test_a_table_is_prepared_once_beside_the_fit(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = _counted(monkeypatch, fitting, "prepare")
+    assert run("fit", data, *ROLES, "-o", data.parent / "m.dmliv", "--method", "2sls").exit_code == 0
+    assert len(prepared) == 1
+
+
+def test_recommend_reads_its_file_once(model: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, looked = (_counted(monkeypatch, files, name) for name in ("_read_csv", "_count_quotes"))
+    assert "Gain over the actions" in run("recommend", model, data, "--actions", "15:25").stdout
+    assert len(read) == 1
+    assert len(looked) <= 2
 
 
 def test_effect_of_every_row(model: Path, data: Path) -> None:
@@ -134,10 +160,10 @@ def test_recommendations_of_every_row(model: Path, data: Path) -> None:
     # Dearer tickets sell less, so the lowest price wins everywhere: and says that it is an edge.
     assert set(found["recommended_price"]) == {15.0}
     assert all(found["at_edge"])
-    assert "on the edge of the allowed actions" in result.stderr
+    assert "at the edge of the actions on offer is 1 (threshold 0.5)" in result.stderr
     far = run("recommend", model, new, "--actions", "-500:25")
     assert far.exit_code == 0
-    assert "more than 3 standard deviations" in far.stderr
+    assert re.search(r"from the training mean to the action -500 is 1\d\d \(threshold 3\)", far.stderr)
 
 
 def test_labels_and_support(data: Path) -> None:
@@ -145,8 +171,8 @@ def test_labels_and_support(data: Path) -> None:
     roles = [each if each != "price" else "offer" for each in ROLES]
     fitted = run("fit", data, *roles, "-o", model, "--folds", "2", "--learners", "boosting")
     assert fitted.exit_code == 0, fitted.output
-    assert "R2 out of fold" in fitted.stdout
-    assert "discrete with 2 levels: 'cheap', 'dear'" in fitted.stdout
+    assert "Accuracy of the action distribution" in fitted.stdout
+    assert re.search(r"2 levels: (?:(?:cheap|dear) \(\d+%\)(?:, )?){2}", fitted.stdout)
     effect = run("effect", model, data, "--from", "cheap", "--to", "dear")
     assert effect.exit_code == 0, effect.output
     assert "did you mean 'dear'" in failure(run("effect", model, data, "--from", "cheap", "--to", "deer"))
@@ -460,8 +486,8 @@ def test_weak_instruments_and_few_rows_are_warned_of(data: Path) -> None:
     pa.csv.write_csv(pa.table(table), data)
     result = run("fit", data, *ROLES, "-o", data.parent / "model.dmliv", "--method", "2sls")
     assert result.exit_code == 0, result.output
-    assert "too little to learn effects from" in result.stderr
-    assert "only 80 rows" in result.stderr
+    assert "too little of the action to learn effects from" in result.stderr
+    assert "Number of rows is 80 (threshold 200)" in result.stderr
 
 
 # Numbers of a size that squares of squares still have a place for, and those that are none.

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 import dmliv
 from dmliv.cli import app
-from dmliv.cli.options import fit_options, make_estimator
+from dmliv.cli.options import fit_options
 from dmliv.data.files import read_columns
 from dmliv.errors import InputError
 
@@ -46,7 +46,7 @@ def test_effects_have_intervals(files: tuple[Path, Path]) -> None:
     assert result.exit_code == 0, result.output
     estimator, X = dmliv.load(model), read_columns(data, {"context": ["time"]})
     ends = estimator.ate_interval(X, T0=18.0, T1=20.0)
-    assert f"between {ends[0]:.4g} and {ends[1]:.4g}" in result.stdout
+    assert f"{ends[0]:.4g} to {ends[1]:.4g}" in result.stdout
     found = read_columns(out, {"context": ["effect", "lower", "upper"]})
     for name, expected in zip(
         ("lower", "upper"), estimator.effect_interval(X, T0=18.0, T1=20.0), strict=True
@@ -62,7 +62,7 @@ def test_recommendations_have_intervals_and_a_gain(files: tuple[Path, Path]) -> 
     X, T = table.select(["time"]), table.select(["price"])
     policy = dmliv.load(model).policy(np.linspace(15.0, 25.0, 11))
     for ends in (policy.value_interval(X), policy.value_interval(X, versus=T)):
-        assert f"between {ends[0]:.4g} and {ends[1]:.4g}" in result.stdout
+        assert f"{ends[0]:.4g} to {ends[1]:.4g}" in result.stdout
     new = data.parent / "new.csv"
     pa.csv.write_csv(X, new)
     assert "Gain over" not in run("recommend", model, new, "--actions", "15:25:11").stdout
@@ -75,10 +75,8 @@ def test_intervals_where_the_method_has_them() -> None:
         ("dml-iv", 1, None, {}),
         ("kiv", None, None, {}),
     ):
-        estimator = make_estimator(method, None, folds, 0, "auto")
-        assert fit_options(estimator, method, folds, wanted, None) == expected
-    kernel = make_estimator("kiv", None, None, 0, "auto")
+        assert fit_options(method, folds, wanted, None) == expected
     with pytest.raises(InputError, match="Expected --intervals for dml-iv"):
-        fit_options(kernel, "kiv", None, True, None)
-    with pytest.raises(InputError, match="Expected --cluster for"):
-        fit_options(kernel, "kiv", None, None, "shop")
+        fit_options("kiv", None, True, None)
+    with pytest.raises(InputError, match="Expected --cluster only for dml-iv"):
+        fit_options("kiv", None, None, "shop")

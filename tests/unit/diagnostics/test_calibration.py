@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dmliv.diagnostics import WEAK_F
-from dmliv.diagnostics.diagnose import MOMENT_LEVEL
+from dmliv.diagnostics.checks import MOMENT_LEVEL
 
 ROOT = Path(__file__).parents[3]
 RECORDS = ROOT / "docs" / "results" / "simulations" / "diagnostics.jsonl"

@@ -11,7 +11,7 @@ import pytest
 
 from dmliv.diagnostics import Diagnostics, diagnose
 from dmliv.diagnostics.contexts import strength_by_context, weak_share
-from dmliv.diagnostics.strength import moved_action
+from dmliv.diagnostics.strength import predict_action
 from dmliv.errors import InputError
 from dmliv.persistence.codec import Decoder, Encoder
 
@@ -84,7 +84,7 @@ def test_contexts_without_an_instrument_are_named(diagnosed: Any) -> None:
     strong = [cell for cell in found.cells if not cell.is_weak]
     # The truth is a half; a simple model on a third fewer rows finds most of it.
     assert all(0.3 < cell.explained < 0.6 for cell in strong)
-    cells = strength_by_context(data, moved_action(data, seed=0))
+    cells = strength_by_context(data, predict_action(data, seed=0))
     assert cells == found.cells
     assert weak_share(()) == 0.0
 
@@ -97,7 +97,7 @@ def test_an_instrument_that_follows_the_context_is_noted_not_warned_of(diagnosed
     found, _, _ = diagnosed(T + X + hidden, T, Z=Z, X=X)
     assert found["balance"].value == pytest.approx(0.5, abs=0.08)
     assert found["balance"].verdict == "note"
-    assert not any("Instrument from context" in warning for warning in found.warnings)
+    assert not any("R2 of the instrument given the context" in warning for warning in found.warnings)
 
 
 def test_rising_lines_recommend_what_is_hardly_seen(diagnosed: Any) -> None:

@@ -56,7 +56,7 @@ def test_an_error_along_a_move_that_the_moments_hardly_show_is_forgiven(
 
     # 5 % would be 10 of 200.
     assert rejected() <= 20
-    monkeypatch.setattr(tested, "_OPEN_MISS", 0.0)
+    monkeypatch.setattr(tested, "_UNIDENTIFIED_ERROR", 0.0)
     assert rejected() >= 30
 
 

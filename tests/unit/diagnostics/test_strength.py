@@ -11,7 +11,7 @@ from linearmodels.iv import IV2SLS
 from scipy.stats import ncx2
 
 from dmliv.data import prepare
-from dmliv.diagnostics.strength import instrument_strength, moved_action, projected_f
+from dmliv.diagnostics.strength import instrument_strength, predict_action, projected_f
 from dmliv.problems import TicketDemand
 
 
@@ -97,13 +97,13 @@ def test_rows_without_weight_do_not_count() -> None:
     T = X + 0.5 * Z + U
     weight = (np.arange(900) % 3 > 0).astype(float)
     kept = weight > 0
-    whole = moved_action(prepare(V, T, Z=Z, X=X, sample_weight=weight), seed=0)
+    whole = predict_action(prepare(V, T, Z=Z, X=X, sample_weight=weight), seed=0)
     assert whole.n_rows == 600
     assert set(whole.rows) == set(np.flatnonzero(kept))
 
 
 def test_predictions_that_point_the_wrong_way_are_no_strength() -> None:
     X, Z, U, V = _rows(300)
-    moved = moved_action(prepare(V, X + U, Z=Z, X=X), seed=0)
-    object.__setattr__(moved, "moved", -moved.left_open)
+    moved = predict_action(prepare(V, X + U, Z=Z, X=X), seed=0)
+    object.__setattr__(moved, "prediction", -moved.residual)
     assert projected_f(moved, np.arange(300)) == 0.0

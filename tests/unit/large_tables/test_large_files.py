@@ -55,7 +55,7 @@ def test_a_large_file_leaves_a_model_and_nothing_else(file: Path) -> None:
     result = run("fit", file, *ROLES, *LARGE, "--folds", "2", "-o", model)
     assert result.exit_code == 0, result.output
     assert "300 rows in a large file, read in parts" in result.stdout
-    assert "Strength: effective F, linear" in result.stdout
+    assert "Linear first-stage F statistic (effective F)" in result.stdout
     assert "Warning: This model has no intervals" in result.stderr
     assert load(model).counterfactual_.uncertainty is None
     assert sorted(each.name for each in file.parent.iterdir()) == ["model.dmliv", "rows.csv"]

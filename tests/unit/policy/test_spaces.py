@@ -54,7 +54,7 @@ class TestInterval:
 
     @pytest.mark.parametrize("n_points", [1, 0, 2.5])
     def test_points_that_cannot_work(self, n_points: Any) -> None:
-        with pytest.raises(InputError, match="at least two points"):
+        with pytest.raises(InputError, match="whole number of at least 2 for n_points"):
             Interval(0.0, 1.0, n_points)
 
 

@@ -122,7 +122,7 @@ class TestBadInput:
                 policy.tree(X, **change)
         with pytest.raises(InputError, match="mode 'maximise' or 'imitate'"):
             policy.tree(X, mode="dream")  # type: ignore[arg-type]
-        with pytest.raises(InputError, match="positive number of answers"):
+        with pytest.raises(InputError, match="positive whole number for max_actions"):
             policy.tree(X, max_actions=0)
         with pytest.raises(InputError, match="got none"):
             policy.tree(np.zeros((0, 1)))

@@ -212,10 +212,10 @@ def test_equations_are_those_of_the_records(problem: SuiteProblem) -> None:
     assert means == pytest.approx(KNOWN_MEANS[problem.name], abs=1e-5)
 
 
-# ------------------------------------------------------------------------------------------- the two halves
+# -------------------------------------------------------------------------------- tuned on, or reported only
 
 
-def test_the_halves_are_apart_and_written_down() -> None:
+def test_tuned_and_reported_problems_are_apart_and_written_down() -> None:
     assert list(SUITE) == [problem.name for problem in (*TUNED_ON, *REPORTED_ONLY)]
     assert len({type(problem) for problem in SUITE.values()}) == len(SUITE) == 14
     assert len(TUNED_ON) == len(REPORTED_ONLY)
@@ -227,7 +227,7 @@ def test_the_halves_are_apart_and_written_down() -> None:
             assert type(problem).__name__ in suite_package.__all__
 
 
-def test_the_halves_differ_in_kind_within_themselves() -> None:
+def test_tuned_and_reported_problems_differ_in_kind_within_themselves() -> None:
     for half in (TUNED_ON, REPORTED_ONLY):
         assert any(problem.levels for problem in half)
         assert len({problem.n_contexts for problem in half}) > 3

@@ -10,15 +10,16 @@ import pandas as pd
 import pytest
 
 from dmliv import DMLIV
+from dmliv.diagnostics.findings import warnings_of
 from dmliv.inference.bootstrap import ReplicateUncertainty
 from dmliv.learners import neural
 from dmliv.report.bands import band_words, grid_band
 from dmliv.report.contents import ReportContents
 from dmliv.report.gather import gather
 from dmliv.report.page import render
-from dmliv.report.panel_columns import random_settings
+from dmliv.report.panel import random_settings
 from dmliv.report.report_figures import curve_limits, draw_curve
-from dmliv.report.words import cautions
+from dmliv.report.words import policy_findings
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def test_values_and_gains_have_the_policys_intervals(
     assert contents.policy.gain_interval == pytest.approx(gain, rel=1e-5)
 
 
-def test_page_says_between_what_numbers(contents: ReportContents, curved: DMLIV, sample: Any) -> None:
+def test_page_shows_the_intervals(contents: ReportContents, curved: DMLIV, sample: Any) -> None:
     page = render(contents)
     for ends in (
         contents.policy.value_interval,
@@ -60,7 +61,7 @@ def test_page_says_between_what_numbers(contents: ReportContents, curved: DMLIV,
         contents.sections[0].effect_interval,
     ):
         assert ends is not None
-        assert f"between {ends[0]:.4g} and {ends[1]:.4g}" in page
+        assert f"{ends[0]:.4g} to {ends[1]:.4g}" in page
     assert "need not lie in the middle" in page
     assert "fitted without intervals" not in page
     plain = render(gather(curved, T=sample.T, X=sample.X))
@@ -69,9 +70,11 @@ def test_page_says_between_what_numbers(contents: ReportContents, curved: DMLIV,
     assert "confidence" not in plain.split("<script")[0]
 
 
-@pytest.mark.parametrize(("ends", "doubted"), [((-1.0, 2.0), True), ((0.5, 2.0), False), (None, False)])
+@pytest.mark.parametrize(
+    ("ends", "doubted"), [((-1.0, 2.0), True), ((-2.0, -1.0), True), ((0.5, 2.0), False), (None, False)]
+)
 def test_a_gain_that_may_be_none_is_owned_up_to(contents: ReportContents, ends: Any, doubted: bool) -> None:
-    found = cautions(None, 1000, replace(contents.policy, gain_interval=ends), {})
+    found = warnings_of(policy_findings(replace(contents.policy, gain_interval=ends)))
     assert any("no better than the actions in the data" in each for each in found) is doubted
 
 
@@ -123,8 +126,8 @@ def test_a_curve_outside_its_band_is_drawn_and_a_wide_band_is_cut(contents: Repo
 
 def test_words_fit_the_kind_of_interval(banded: DMLIV, curved: DMLIV) -> None:
     fitted = banded.counterfactual_
-    assert "corrected" in band_words(fitted)
+    assert "correction" in band_words(fitted)
     assert band_words(curved.counterfactual_) == ""
     assert grid_band(curved.counterfactual_, None, np.zeros((1, 1))) == (None, None)  # type: ignore[arg-type]
     spread = replace(fitted, uncertainty=ReplicateUncertainty((fitted.model, fitted.model)))
-    assert "2 fits with random weights" in band_words(spread)
+    assert "2 bootstrap fits" in band_words(spread)

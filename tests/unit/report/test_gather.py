@@ -13,8 +13,8 @@ from dmliv.data import Column, prepare
 from dmliv.diagnostics.strength import instrument_strength
 from dmliv.errors import InputError
 from dmliv.policy import Box, Interval
+from dmliv.report.contents import explained_share, grouped
 from dmliv.report.gather import MOST_ROWS, gather
-from dmliv.report.heterogeneity import explained_share, grouped
 
 
 def test_effects_values_and_support_agree_with_the_estimator(curved: DMLIV, sample: Any) -> None:
@@ -70,7 +70,7 @@ def test_strength_is_that_of_the_fit(curved: DMLIV, straight: Any, sample: Any) 
 def test_a_useless_instrument_is_called_weak(straight: Any, sample: Any) -> None:
     noise = np.random.default_rng(5).standard_normal(len(sample.Y))
     contents = gather(straight, T=sample.T, X=sample.X, Z=noise)
-    assert any("instrument is weak" in caution for caution in contents.cautions)
+    assert any("The instrument is weak" in caution for caution in contents.cautions)
 
 
 def test_wide_actions_are_owned_up_to(straight: Any, sample: Any) -> None:
@@ -78,7 +78,7 @@ def test_wide_actions_are_owned_up_to(straight: Any, sample: Any) -> None:
     # Lines have their best action at an end, far from every row.
     assert contents.policy.outside_share == 1.0
     assert contents.policy.edge_share == 1.0
-    assert sum("recommendations lie" in caution for caution in contents.cautions) == 2
+    assert sum("Share of recommendations" in caution for caution in contents.cautions) == 2
     axis = contents.sections[0].axis
     assert axis.grid[0] <= 0.0
     assert axis.grid[-1] >= 100.0
@@ -133,6 +133,8 @@ def test_no_context_no_panel_no_tree() -> None:
     contents = gather(TwoStageLeastSquares().fit(2.0 * T, T, Z=Z), T=T)
     assert contents.panel is None
     assert contents.tree is None
+    # One decision for all rows, among the actions that are usual in them.
+    assert contents.policy.outside_share == 0.0
     assert len(contents.sections[0].curves) == 1
     low, high = np.quantile(T, [0.25, 0.75])
     np.testing.assert_allclose(contents.sections[0].effects, 2.0 * (high - low))
@@ -141,7 +143,7 @@ def test_no_context_no_panel_no_tree() -> None:
 def test_one_row_is_enough_and_none_is_not(straight: Any, sample: Any) -> None:
     contents = gather(straight, T=sample.T.iloc[:1], X=sample.X.iloc[:1])
     assert contents.panel is None
-    assert any("only 1 row" in caution for caution in contents.cautions)
+    assert any("Number of rows is 1 (threshold 200)" in caution for caution in contents.cautions)
     with pytest.raises(InputError, match="Expected at least one row"):
         gather(straight, T=sample.T.iloc[:0], X=sample.X.iloc[:0])
     with pytest.raises(InputError, match="Expected context with 300 rows"):

@@ -72,10 +72,10 @@ def test_one_file_that_asks_for_nothing(curved: Any, sample: Any, tmp_path: Path
     assert all(str(address).startswith(("data:", "#")) for address in addresses)
     assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|https?://(?!www\.w3\.org/2000/svg)", page)
     assert "default-src 'none'" in page
-    for heading in ("Data", "First stage and instrument", "Outcome against action", "How the effect differs"):
+    for heading in ("Data", "First stage and instrument", "Outcome against action", "Effects by context"):
         assert f"<h2>{heading}</h2>" in page
     assert f"{contents.policy.value:.4g}" in reader.text
-    assert "Outcome from context and instrument: R² out of fold" in reader.text
+    assert "R2 of the outcome model" in reader.text
     assert f"{curved.nuisance_losses_['action_r2']:.3g}" in reader.text
     ids = [str(found["id"]) for _, found in reader.tags if "id" in found]
     assert len(ids) == len(set(ids))
@@ -116,7 +116,7 @@ def test_names_and_levels_are_text_and_nothing_else(tmp_path: Path) -> None:
 def test_discrete_actions_several_columns_and_no_context_render(sample: Any) -> None:
     offer, X = np.where(sample.T["price"] > 20.0, "dear", "cheap"), sample.X[["kind"]]
     choice = TwoStageLeastSquares().fit(sample.Y, offer, Z=sample.Z, X=X)
-    assert "Recommended action against context" in render(gather(choice, T=offer, X=X))
+    assert "Recommended action by context" in render(gather(choice, T=offer, X=X))
     both = sample.T.assign(advert=sample.Z["fuel"] + np.arange(300) % 7)
     Z = sample.Z.assign(other=np.arange(300) % 7)
     several = TwoStageLeastSquares().fit(sample.Y, both, Z=Z, X=X)

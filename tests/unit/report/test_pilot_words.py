@@ -17,11 +17,13 @@ import dmliv
 from dmliv import DMLIV, TwoStageLeastSquares
 from dmliv.cli import app
 from dmliv.cli.options import make_estimator
+from dmliv.diagnostics.checks import pilot_findings
+from dmliv.diagnostics.findings import warnings_of
 from dmliv.errors import InputError
 from dmliv.learners import kernel
 from dmliv.report import write_report
 from dmliv.report.page import render
-from dmliv.report.pilot_words import pilot_cautions, pilot_words
+from dmliv.report.words import pilot_words
 from dmliv.second_stage.pilot import ControlFunction, Pilot
 from dmliv.second_stage.pilot_model import PilotedModel
 
@@ -66,6 +68,10 @@ def fitted(design: Design, **options: Any) -> DMLIV:
     return estimator.fit(rows["sales"], rows["price"], Z=rows["fuel"], X=rows["time"])
 
 
+def pilot_warnings(estimator: Any) -> list[str]:
+    return warnings_of(pilot_findings(estimator.structural_model_))
+
+
 @pytest.fixture(scope="module")
 def weak() -> DMLIV:
     return fitted("none")
@@ -80,16 +86,16 @@ def test_a_residual_that_stands() -> None:
     start, remainder, assumption = pilot_words(fitted("residual"))
     assert start.endswith("context, action and the residual of the action given context and instrument.")
     assert "do not contradict the pilot" in remainder
-    assert remainder.endswith("is 0.")
-    assert "this one residual carries the confounding" in assumption
-    assert "What the instrument cannot show of h is the pilot's." in assumption
+    assert remainder.endswith("without a correction.")
+    assert "this one residual carries all of the confounding" in assumption
+    assert "the rest of h is the pilot's" in assumption
     assert "pilot=None" in assumption
 
 
 def test_a_rank() -> None:
     start, _, assumption = pilot_words(fitted("rank"))
     assert "the rank of the action in its estimated distribution" in start
-    assert "this one rank carries the confounding" in assumption
+    assert "this one rank carries all of the confounding" in assumption
 
 
 def test_a_pilot_that_the_moments_contradict(contradicted: DMLIV) -> None:
@@ -98,16 +104,16 @@ def test_a_pilot_that_the_moments_contradict(contradicted: DMLIV) -> None:
     assert isinstance(size, float)
     assert size > 0.0
     _, remainder, _ = pilot_words(estimator)
-    assert "contradict the pilot (odds of 55 to one), so a remainder was learned" in remainder
+    assert "contradict the pilot (odds of 55 to one), so a correction was added" in remainder
     assert remainder.endswith(f"is {size:.2g} times that of the pilot.")
-    assert not pilot_cautions(estimator)
+    assert not pilot_warnings(estimator)
 
 
 @pytest.mark.parametrize(
     ("evidence", "phrase"),
     [
         ({"0.1": 99.0}, "(odds of more than 1,000,000 to one)"),
-        ({}, "A remainder was learned"),
+        ({}, "A correction by the moment conditions was added"),
     ],
 )
 def test_odds_are_told_where_there_are_any(
@@ -124,9 +130,9 @@ def test_odds_are_told_where_there_are_any(
 
 def test_an_instrument_that_says_nothing(weak: DMLIV) -> None:
     weakness, _ = pilot_words(weak)
-    assert weakness.startswith("The instrument is too weak to say anything about the effect of the action")
-    (caution,) = pilot_cautions(weak)
-    assert "no sign that the action does nothing" in caution
+    assert weakness.startswith("The instrument is too weak to show any effect of the action")
+    (warning,) = pilot_warnings(weak)
+    assert "not evidence that the action has no effect" in warning
 
 
 def test_a_flat_h(weak: DMLIV) -> None:
@@ -134,11 +140,11 @@ def test_a_flat_h(weak: DMLIV) -> None:
     model = flat.structural_model_
     assert isinstance(model, PilotedModel)
     flat.structural_model_ = replace(model, remainder=None)
-    assert "so h is flat in the action" in pilot_words(flat)[1]
-    assert pilot_cautions(flat)[0].startswith("All effects are zero")
+    assert "so h does not depend on the action" in pilot_words(flat)[1]
+    assert "all estimated effects are zero" in pilot_warnings(flat)[0]
     flat.structural_model_ = replace(model, remainder=model.pilot, details={"remainder_size": 0.25})
     assert pilot_words(flat)[1].endswith("is 0.25 times that of the pilot.")
-    assert pilot_cautions(flat)[0].startswith("All effects are shrunk towards zero")
+    assert "all estimated effects are shrunk towards zero" in pilot_warnings(flat)[0]
 
 
 def test_words_survive_saving(weak: DMLIV, tmp_path: Path) -> None:
@@ -148,20 +154,20 @@ def test_words_survive_saving(weak: DMLIV, tmp_path: Path) -> None:
 
 def test_fits_without_a_pilot(straight: TwoStageLeastSquares) -> None:
     (words,) = pilot_words(fitted("residual", pilot=None))
-    assert words == "h has no pilot: it is learned from the moments of the instrument alone (pilot=None)."
+    assert words == "h has no pilot: it is estimated from the moment conditions alone (pilot=None)."
     assert pilot_words(straight) == ()
-    assert pilot_cautions(straight) == ()
+    assert pilot_warnings(straight) == []
 
 
 def test_the_report_says_it(sample: Any, curved: DMLIV, weak: DMLIV, tmp_path: Path) -> None:
     contents = write_report(curved, tmp_path / "page.html", T=sample.T, X=sample.X, Z=sample.Z)
     assert contents.pilot == pilot_words(curved)
     page = render(contents)
-    assert "Where h starts from" in page
-    assert "What the instrument cannot show of h is the pilot" in page
+    assert "<h3>Pilot</h3>" in page
+    assert "the residual of the action given context and instrument" in page
     rows = table("none")
     contents = write_report(weak, tmp_path / "weak.html", T=rows["price"], X=rows["time"], Z=rows["fuel"])
-    assert contents.cautions[0] == pilot_cautions(weak)[0]
+    assert contents.cautions[0] == pilot_warnings(weak)[0]
 
 
 def test_a_report_on_other_estimators_is_silent(
@@ -169,7 +175,7 @@ def test_a_report_on_other_estimators_is_silent(
 ) -> None:
     contents = write_report(straight, tmp_path / "page.html", T=sample.T, X=sample.X)
     assert contents.pilot == ()
-    assert "Where h starts from" not in render(contents)
+    assert "<h3>Pilot</h3>" not in render(contents)
 
 
 ROLES = ("--outcome", "sales", "--action", "price", "--instrument", "fuel", "--context", "time")
@@ -189,7 +195,7 @@ def test_the_command_says_it(tmp_path: Path) -> None:
     shown = " ".join(result.stdout.split())
     for sentence in pilot_words(dmliv.load(tmp_path / "m.dmliv")):
         assert sentence in shown
-    assert "no sign that the action does nothing" in " ".join(result.stderr.split())
+    assert pilot_warnings(dmliv.load(tmp_path / "m.dmliv"))[0] in result.stderr
 
 
 def test_the_command_can_do_without(tmp_path: Path) -> None:
@@ -208,12 +214,10 @@ def test_the_option_sets_the_parameter(given: bool | None, expected: str | None)
 
 
 def test_the_option_is_refused_where_it_is_of_no_use() -> None:
-    with pytest.raises(
-        InputError, match="Expected --pilot or --no-pilot for dml-iv, ce-dml-iv, deepiv alone"
-    ):
+    with pytest.raises(InputError, match="Expected --pilot or --no-pilot only for dml-iv, ce-dml-iv, deepiv"):
         make_estimator("kiv", None, None, 0, "auto", False)
     with pytest.raises(
-        InputError, match="Expected --pilot with learners that may have one, got it with paper"
+        InputError, match="Expected --pilot with learners that allow a pilot, got it with paper"
     ):
         make_estimator("dml-iv", "paper", None, 0, "auto", True)
     assert make_estimator("dml-iv", "paper", None, 0, "auto", False).get_params()["pilot"] is None

@@ -35,9 +35,9 @@ def test_report_of_a_saved_model(files: tuple[Path, Path, Path]) -> None:
     assert result.exit_code == 0, result.output
     assert f"Report: {page}" in result.stdout
     text = page.read_text(encoding="utf-8")
-    assert "What price does to profit" in text
+    assert "Effect of price on profit" in text
     # The instrument is found by the name that the model knows.
-    assert "Share of the rest that the instrument explains" in text
+    assert "Partial R2 of the instrument" in text
     assert "6 actions from 15 to 25" in text
 
 

@@ -273,5 +273,5 @@ class TestArguments:
         ("name", "value"), [("learning_rate", 0.0), ("learning_rate", 1.5), ("validation_fraction", 1.0)]
     )
     def test_shares(self, name: str, value: float) -> None:
-        with pytest.raises(InputError, match=f"Expected a {name}"):
+        with pytest.raises(InputError, match=rf"Expected a finite number .* for {name}, got {value}"):
             ProjectedBoosting(**{name: value})  # type: ignore[arg-type]

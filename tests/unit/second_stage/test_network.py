@@ -213,10 +213,10 @@ class TestChoice:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"n_members": 0}, "at least one network"),
-            ({"variance_weight": -0.1}, "variance weight of at least 0, got -0.1"),
-            ({"variance_weight": float("nan")}, "variance weight of at least 0, got nan"),
-            ({"variance_weight": (0.0, 1.0)}, r"variance weight of at least 0, got \(0.0, 1.0\)"),
+            ({"n_members": 0}, "a positive whole number for n_members, got 0"),
+            ({"variance_weight": -0.1}, "of at least 0 for variance_weight, got -0.1"),
+            ({"variance_weight": float("nan")}, "of at least 0 for variance_weight, got nan"),
+            ({"variance_weight": (0.0, 1.0)}, r"of at least 0 for variance_weight, got \(0.0, 1.0\)"),
         ],
     )
     def test_options_that_cannot_work(

@@ -241,7 +241,7 @@ class TestArguments:
 
     @pytest.mark.parametrize("n_draws", [0, -1, 1.5])
     def test_draws(self, n_draws: Any) -> None:
-        with pytest.raises(InputError, match="positive whole number of draws, got n_draws="):
+        with pytest.raises(InputError, match="positive whole number for n_draws, got "):
             RegressorStructural(DummyRegressor(), n_draws)
 
 

@@ -149,5 +149,5 @@ class TestEstimators:
 
     @pytest.mark.parametrize("n_rounds", [0, -1, 1.5, "two"])
     def test_rounds_are_checked(self, n_rounds: Any) -> None:
-        with pytest.raises(InputError, match="positive whole number of rounds"):
+        with pytest.raises(InputError, match="positive whole number for n_rounds"):
             RegressorPilot(LinearRegression(), n_rounds=n_rounds)

@@ -247,11 +247,11 @@ def test_the_frame_has_one_row_per_trial() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_trials": 0}, "Expected a positive whole number of trials, got n_trials=0"),
-        ({"budget_minutes": -1.0}, "Expected a budget of at least 0 minutes"),
-        ({"validation_fraction": 1.0}, "Expected a validation_fraction between 0 and 1"),
-        ({"max_rows": 3}, "Expected max_rows of at least 40"),
-        ({"margin": math.nan}, "Expected a margin of at least 0"),
+        ({"n_trials": 0}, "Expected a positive whole number for n_trials, got 0"),
+        ({"budget_minutes": -1.0}, "finite number of at least 0 for budget_minutes, got -1"),
+        ({"validation_fraction": 1.0}, "above 0 and below 1 for validation_fraction, got 1"),
+        ({"max_rows": 3}, "whole number of at least 40 for max_rows, got 3"),
+        ({"margin": math.nan}, "finite number of at least 0 for margin, got nan"),
         ({"storage": "no/such/folder/trials.log"}, "Expected a storage file in a folder that exists"),
     ],
 )

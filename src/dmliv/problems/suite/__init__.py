@@ -40,16 +40,26 @@ is wrong are in :mod:`dmliv.problems.suite.violations`.
 from types import MappingProxyType
 from typing import Final
 
-from dmliv.problems.suite.choices import EncouragedTraining, PriceAndPromotion, ThreeClinics
-from dmliv.problems.suite.jumpy import CrowdedRoad, SteppedTariff, StoreChain
-from dmliv.problems.suite.periodic import PeakHours, SeasonalSales, WavyResponse
 from dmliv.problems.suite.pieces import SuiteProblem
-from dmliv.problems.suite.shares import instrument_share, strength_for_share, with_instrument_share
-from dmliv.problems.suite.smooth import (
+from dmliv.problems.suite.reported_only import (
+    REPORTED_ONLY,
+    CrowdedRoad,
+    EncouragedTraining,
     HeavyTailedReturns,
-    SaturatingDose,
-    TwentyColumns,
+    PeakHours,
+    PriceAndPromotion,
+    SeasonalSales,
     UShapedLoad,
+)
+from dmliv.problems.suite.shares import instrument_share, strength_for_share, with_instrument_share
+from dmliv.problems.suite.tuned_on import (
+    TUNED_ON,
+    SaturatingDose,
+    SteppedTariff,
+    StoreChain,
+    ThreeClinics,
+    TwentyColumns,
+    WavyResponse,
     WeakNudge,
 )
 from dmliv.problems.suite.violations import (
@@ -99,28 +109,6 @@ __all__ = [
     "strength_for_share",
     "with_instrument_share",
 ]
-
-TUNED_ON: Final[tuple[SuiteProblem, ...]] = (
-    SaturatingDose(),
-    SteppedTariff(),
-    WavyResponse(),
-    TwentyColumns(),
-    WeakNudge(),
-    StoreChain(),
-    ThreeClinics(),
-)
-"""Problems on which settings may be chosen."""
-
-REPORTED_ONLY: Final[tuple[SuiteProblem, ...]] = (
-    SeasonalSales(),
-    UShapedLoad(),
-    HeavyTailedReturns(),
-    PeakHours(),
-    CrowdedRoad(),
-    PriceAndPromotion(),
-    EncouragedTraining(),
-)
-"""Problems that no setting was ever chosen on."""
 
 SUITE: Final = MappingProxyType({problem.name: problem for problem in (*TUNED_ON, *REPORTED_ONLY)})
 """All problems by their names."""

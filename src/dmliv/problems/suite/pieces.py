@@ -1,36 +1,40 @@
-"""The pieces that the problems of the suite share: draws, noise, test points and candidate actions."""
+"""What the problems of the suite share: distributions, noise, the range of actions and candidates."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from dmliv.data import FloatArray, IVData
+from dmliv.data import FloatArray
 from dmliv.errors import InputError
-from dmliv.problems.checks import as_column, check_count, is_finite_number
+from dmliv.problems.checks import as_column, as_contexts, check_confounding, check_not_negative
+from dmliv.problems.drawn import (
+    ACTION,
+    CONTEXT,
+    HIDDEN,
+    INSTRUMENT,
+    OWN,
+    TEST_POINTS,
+    TEST_SEED,
+    DrawnProblem,
+    Rows,
+    stream,
+)
 
-Rows = NDArray[Any]
-"""Contexts or instruments (n, d): floats, or an object array where some columns hold strings."""
-
-_TEST_SEED = 20_240_501
-_TEST_POINTS = 2000
 _RANGE_ROWS = 50_000
 # Errors are reported where data are: between these quantiles of the observed actions.
 _CENTRAL = (0.05, 0.95)
 _CANDIDATES = 61
 _CANDIDATES_PER_COLUMN = 13
 
-# Every ingredient has a stream of its own, so that changing one leaves the draws of the others.
-_CONTEXT, _INSTRUMENT, _HIDDEN, _OWN, _ACTION, _OTHER_HIDDEN = range(6)
-
 
 @dataclass(frozen=True)
-class SuiteProblem(ABC):
+class SuiteProblem(DrawnProblem):
     """A problem whose outcome is h0(context, action) plus noise that a hidden cause shares with the action.
 
     With a hidden cause u ~ N(0, 1), or several, and own noise v of mean zero and variance one, all of them
@@ -42,7 +46,9 @@ class SuiteProblem(ABC):
         outcome = h0(context, action) + noise
 
     Given context and instrument the noise has mean zero; given the action it has not. A problem states its
-    distributions, its action equation and h0; everything else is here.
+    distributions, its action equation and h0; everything else is here, or in
+    :class:`~dmliv.problems.drawn.DrawnProblem`: ``sample``, ``sample_unconfounded``, ``sample_intervention``,
+    ``contexts`` and ``test_set``.
 
     Parameters
     ----------
@@ -70,13 +76,9 @@ class SuiteProblem(ABC):
     noise_sd: float = 0.9
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        for name in ("instrument_strength", "noise_sd"):
-            value = getattr(self, name)
-            if not (is_finite_number(value) and value >= 0):
-                raise InputError(f"Expected {name} to be a finite number of at least 0, got {value!r}.")
-        if not (is_finite_number(self.confounding) and -1 <= self.confounding <= 1):
-            raise InputError(f"Expected confounding to be a number in [-1, 1], got {self.confounding!r}.")
+        check_not_negative("instrument_strength", self.instrument_strength)
+        check_not_negative("noise_sd", self.noise_sd)
+        check_confounding(self.confounding)
 
     # ------------------------------------------------------------------------------- what a problem states
 
@@ -117,53 +119,9 @@ class SuiteProblem(ABC):
         del Z
         return np.ones(len(X))
 
-    # -------------------------------------------------------------------------------------------- sampling
-
     def draw_hidden(self, rng: np.random.Generator, n: int) -> FloatArray:
         """Draw hidden causes, shape (n,), or (n, n_hidden) where there are several."""
         return rng.standard_normal(n if self.n_hidden == 1 else (n, self.n_hidden))
-
-    def sample(self, n: int, seed: int = 0) -> IVData:
-        """Draw ``n`` observed rows: ``Y`` (n,), ``T`` (n,) or (n, d_T), ``Z`` (n, d_Z) and ``X`` (n, d_X)."""
-        return self._sample(n, seed, hidden_of_noise=_HIDDEN)
-
-    def sample_unconfounded(self, n: int, seed: int = 0) -> IVData:
-        """Draw the contexts, instruments and actions of :meth:`sample`, with noise of another hidden cause.
-
-        The noise has the same distribution given context and instrument, but the actions know nothing of it:
-        what an experiment with the same actions would have recorded.
-        """
-        return self._sample(n, seed, hidden_of_noise=_OTHER_HIDDEN)
-
-    def sample_intervention(self, n: int, T: Any, seed: int = 0) -> tuple[Rows, FloatArray]:
-        """Draw contexts (n, d_X) and outcomes (n,) of a world where everybody's action is set to ``T``."""
-        check_count(n)
-        X, Z = self._exogenous(n, seed)
-        return X, self.counterfactual(X, T) + self._noise(X, Z, seed, _HIDDEN)
-
-    def contexts(self, n: int, seed: int = 1, shift: float = 0.0) -> Rows:
-        """Draw contexts, shape (n, d_X); ``shift`` is added to the first column."""
-        check_count(n)
-        if not is_finite_number(shift):
-            raise InputError(f"Expected shift to be a finite number, got {shift!r}.")
-        X = self.draw_context(_stream(seed, _CONTEXT), n)
-        X[:, 0] += shift
-        return X
-
-    def test_set(self) -> tuple[Rows, Rows, FloatArray]:
-        """Return 2000 contexts, actions and the truth there.
-
-        Contexts follow their distribution; actions are uniform on :attr:`action_range`, or on the levels.
-        """
-        X = self.contexts(_TEST_POINTS, seed=_TEST_SEED)
-        rng = _stream(_TEST_SEED, _ACTION)
-        T: Rows
-        if self.levels:
-            T = np.array(self.levels)[rng.integers(0, len(self.levels), _TEST_POINTS)]
-        else:
-            low, high = np.asarray(self.action_range)
-            T = rng.uniform(low, high, (_TEST_POINTS, self.n_actions) if self.n_actions > 1 else _TEST_POINTS)
-        return X, T, self.counterfactual(X, T)
 
     # --------------------------------------------------------------------------------------------- answers
 
@@ -193,11 +151,7 @@ class SuiteProblem(ABC):
 
         Actions are (n,) or (n, 1), (n, d_T) for several columns, or one action for all rows.
         """
-        context = np.asarray(X)
-        if context.ndim != 2 or context.shape[1] != self.n_contexts:
-            raise InputError(
-                f"Expected X of shape (n, {self.n_contexts}), got shape {context.shape}; pass all contexts."
-            )
+        context = as_contexts(X, self.n_contexts, dtype=None)
         return np.asarray(self.structural(context, self._read_actions(T, len(context))), dtype=np.float64)
 
     def reward(self, X: ArrayLike, T: Any) -> FloatArray:
@@ -211,25 +165,27 @@ class SuiteProblem(ABC):
 
     # --------------------------------------------------------------------------------------------- private
 
-    def _sample(self, n: int, seed: int, *, hidden_of_noise: int) -> IVData:
-        check_count(n)
-        X, Z = self._exogenous(n, seed)
-        hidden = self.draw_hidden(_stream(seed, _HIDDEN), n)
-        T: Rows = self.act(X, Z, hidden, _stream(seed, _ACTION))
-        if self.levels:
-            T = np.array(self.levels)[T.astype(np.int64)]
-        Y = self.counterfactual(X, T) + self._noise(X, Z, seed, hidden_of_noise)
-        return IVData(Y=Y, T=T, Z=Z, X=X)
-
     def _exogenous(self, n: int, seed: int) -> tuple[Rows, Rows]:
-        X = self.draw_context(_stream(seed, _CONTEXT), n)
-        return X, self.draw_instrument(_stream(seed, _INSTRUMENT), n)
+        X = self.draw_context(stream(seed, CONTEXT), n)
+        return X, self.draw_instrument(stream(seed, INSTRUMENT), n)
 
-    def _noise(self, X: Rows, Z: Rows, seed: int, hidden_of_noise: int) -> FloatArray:
-        shared = self.confounder(X, self.draw_hidden(_stream(seed, hidden_of_noise), len(X)))
-        own = self.draw_own_noise(_stream(seed, _OWN), len(X))
+    def _actions(self, X: Rows, Z: Rows, seed: int) -> Rows:
+        hidden = self.draw_hidden(stream(seed, HIDDEN), len(X))
+        T = self.act(X, Z, hidden, stream(seed, ACTION))
+        return np.array(self.levels)[T.astype(np.int64)] if self.levels else T
+
+    def _noise(self, X: Rows, Z: Rows, seed: int, hidden: int) -> FloatArray:
+        shared = self.confounder(X, self.draw_hidden(stream(seed, hidden), len(X)))
+        own = self.draw_own_noise(stream(seed, OWN), len(X))
         mixed = self.confounding * shared + np.sqrt(1.0 - self.confounding**2) * own
         return np.asarray(self.noise_sd * self.noise_scale(X, Z) * mixed)
+
+    def _test_actions(self, rng: np.random.Generator) -> Rows:
+        """Draw uniform actions on the range, or on the levels."""
+        if self.levels:
+            return np.array(self.levels)[rng.integers(0, len(self.levels), TEST_POINTS)]
+        low, high = np.asarray(self.action_range)
+        return rng.uniform(low, high, (TEST_POINTS, self.n_actions) if self.n_actions > 1 else TEST_POINTS)
 
     def _read_actions(self, T: Any, n: int) -> FloatArray:
         """Return actions as (n,) or (n, d_T) numbers, or the positions of their levels."""
@@ -261,12 +217,8 @@ def student_noise(rng: np.random.Generator, n: int) -> FloatArray:
     return np.asarray(rng.standard_t(3.0, n) / np.sqrt(3.0))
 
 
-def _stream(seed: int, ingredient: int) -> np.random.Generator:
-    return np.random.default_rng([seed, ingredient])
-
-
 @lru_cache
 def _central_range(problem: SuiteProblem) -> Any:
-    actions = problem.sample(_RANGE_ROWS, seed=_TEST_SEED).T
+    actions = problem.sample(_RANGE_ROWS, seed=TEST_SEED).T
     low, high = np.quantile(actions, _CENTRAL, axis=0).round(2).tolist()
     return (low, high) if problem.n_actions == 1 else (tuple(low), tuple(high))

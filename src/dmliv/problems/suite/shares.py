@@ -21,7 +21,8 @@ import numpy as np
 from dmliv.data import FloatArray
 from dmliv.errors import InputError
 from dmliv.problems.checks import is_finite_number
-from dmliv.problems.suite.pieces import Rows, SuiteProblem
+from dmliv.problems.drawn import Rows
+from dmliv.problems.suite.pieces import SuiteProblem
 
 AnySuiteProblem = TypeVar("AnySuiteProblem", bound=SuiteProblem)
 
@@ -45,11 +46,6 @@ def instrument_share(problem: SuiteProblem) -> float:
 
     It is found by simulation with a fixed seed, to about one percent of itself.
 
-    Parameters
-    ----------
-    problem : SuiteProblem
-        With one continuous action.
-
     Raises
     ------
     InputError
@@ -67,17 +63,7 @@ def instrument_share(problem: SuiteProblem) -> float:
 def strength_for_share(problem: SuiteProblem, share: float) -> float:
     """Return the ``instrument_strength`` at which the instrument explains ``share`` of the action's variance.
 
-    Parameters
-    ----------
-    problem : SuiteProblem
-        With one continuous action; its own strength does not matter.
-    share : float
-        Above 0 and below 1, see :func:`instrument_share`.
-
-    Returns
-    -------
-    float
-        Rounded to four significant digits.
+    It has four significant digits. The problem's own strength does not matter.
 
     Raises
     ------
@@ -122,22 +108,22 @@ def _simulated_share(problem: SuiteProblem) -> float:
     rng = np.random.default_rng(_SEED)
     X = problem.draw_context(rng, _ROWS)
     instruments = [problem.draw_instrument(rng, _ROWS) for _ in range(2)]
-    halves = [_actions(problem, X, instruments, half) for half in range(2)]
+    sets = [_actions(problem, X, instruments, number) for number in range(2)]
     # Two instruments of one context: half the squared difference of the means is the variance between them.
-    # A mean over few draws has noise of its own. The product of the differences of two independent halves has
+    # A mean over few draws has noise of its own. The product of the differences of two independent sets has
     # none on average, and draws that both instruments share cancel where they are added to the instrument.
-    moved = [half.mean(axis=1)[0] - half.mean(axis=1)[1] for half in halves]
+    moved = [drawn.mean(axis=1)[0] - drawn.mean(axis=1)[1] for drawn in sets]
     explained = 0.5 * float(np.mean(moved[0] * moved[1]))
-    unexplained = float(np.mean([half.var(axis=1, ddof=1).mean() for half in halves]))
+    unexplained = float(np.mean([drawn.var(axis=1, ddof=1).mean() for drawn in sets]))
     return explained / (explained + unexplained)
 
 
-def _actions(problem: SuiteProblem, X: Rows, instruments: list[Rows], half: int) -> FloatArray:
+def _actions(problem: SuiteProblem, X: Rows, instruments: list[Rows], number: int) -> FloatArray:
     """Return actions, shape (2, draws, rows): for each instrument the same draws of what is hidden."""
     actions = np.empty((len(instruments), _DRAWS, len(X)))
     for draw in range(_DRAWS):
-        hidden = problem.draw_hidden(np.random.default_rng([_SEED, half, draw, 0]), len(X))
+        hidden = problem.draw_hidden(np.random.default_rng([_SEED, number, draw, 0]), len(X))
         for position, Z in enumerate(instruments):
-            rng = np.random.default_rng([_SEED, half, draw, 1])
+            rng = np.random.default_rng([_SEED, number, draw, 1])
             actions[position, draw] = problem.act(X, Z, hidden, rng)
     return actions

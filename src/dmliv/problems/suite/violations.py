@@ -34,7 +34,8 @@ from typing import ClassVar, Final
 import numpy as np
 
 from dmliv.data import FloatArray
-from dmliv.problems.suite.pieces import Rows, SuiteProblem
+from dmliv.problems.drawn import Rows
+from dmliv.problems.suite.pieces import SuiteProblem
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,6 @@ class ContextualConfounding(SuiteProblem):
 
     def act(self, X: Rows, Z: Rows, hidden: FloatArray, rng: np.random.Generator) -> FloatArray:
         """Follow the hidden cause in all contexts alike."""
-        del rng
         return 0.4 * X[:, 0] + 0.45 * self.instrument_strength * Z[:, 0] + 0.8 * hidden
 
     def structural(self, X: Rows, T: FloatArray) -> FloatArray:
@@ -87,12 +87,10 @@ class RandomCoefficient(SuiteProblem):
 
     def confounder(self, X: Rows, hidden: FloatArray) -> FloatArray:
         """Mix both hidden causes."""
-        del X
         return 0.6 * hidden[:, 0] + 0.8 * hidden[:, 1]
 
     def act(self, X: Rows, Z: Rows, hidden: FloatArray, rng: np.random.Generator) -> FloatArray:
         """Follow the instruments with a coefficient of one's own."""
-        del rng
         moved = (1.0 + 0.7 * hidden[:, 1]) * (0.5 * Z[:, 0] + 0.3 * Z[:, 1])
         return 0.4 * X[:, 0] + self.instrument_strength * moved + 0.7 * hidden[:, 0]
 
@@ -152,12 +150,10 @@ class ChangingCauses(SuiteProblem):
 
     def confounder(self, X: Rows, hidden: FloatArray) -> FloatArray:
         """Return the first of the hidden causes."""
-        del X
         return hidden[:, 0]
 
     def act(self, X: Rows, Z: Rows, hidden: FloatArray, rng: np.random.Generator) -> FloatArray:
         """Turn from the cause that confounds to the one that does not as the instrument rises."""
-        del rng
         angle = 0.7 + 0.7 * np.tanh(1.5 * self.instrument_strength * Z[:, 0])
         cause = np.cos(angle) * hidden[:, 0] + np.sin(angle) * hidden[:, 1]
         return 0.4 * X[:, 1] + 0.4 * self.instrument_strength * Z[:, 0] + 0.8 * cause
@@ -183,7 +179,6 @@ class FoldedAction(SuiteProblem):
 
     def act(self, X: Rows, Z: Rows, hidden: FloatArray, rng: np.random.Generator) -> FloatArray:
         """Do much in good times, and in very bad ones."""
-        del rng
         moved = self.instrument_strength * Z[:, 0]
         return 0.4 * X[:, 0] + 0.3 * moved + 0.9 * np.abs(hidden + 0.6 + 0.6 * moved)
 
@@ -214,14 +209,12 @@ class HiddenTypes(SuiteProblem):
 
     def confounder(self, X: Rows, hidden: FloatArray) -> FloatArray:
         """Give each type a mean and a confounding of its own; types are equally frequent."""
-        del X
         follows = hidden[:, 1] > 0.0
         shared = np.where(follows, 0.5 * hidden[:, 0] - 0.8, 0.8 * hidden[:, 0] + 0.8)
         return np.asarray(shared / np.sqrt(0.5 * (0.5**2 + 0.8**2) + 0.8**2))
 
     def act(self, X: Rows, Z: Rows, hidden: FloatArray, rng: np.random.Generator) -> FloatArray:
         """Follow the instrument, or mostly one's own mind."""
-        del rng
         follows = hidden[:, 1] > 0.0
         moved = self.instrument_strength * np.where(follows, 1.1, 0.2) * Z[:, 0]
         own = np.where(follows, 0.4 * hidden[:, 0], 0.9 * hidden[:, 0] + 0.5)

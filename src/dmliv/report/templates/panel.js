@@ -126,7 +126,7 @@
     answer.replaceChildren(
       `Recommended ${axis.name}: `, element("strong", {}, name), `, expected ${data.outcome} `,
       element("strong", {}, short(curve[best])));
-    if (lower && upper) answer.append(`, between ${short(lower[best])} and ${short(upper[best])} with 95 % confidence`);
+    if (lower && upper) answer.append(`, 95 % confidence interval ${short(lower[best])} to ${short(upper[best])}`);
     drawing.dataset.best = grid[best];
     drawing.dataset.curve = JSON.stringify(curve);
 

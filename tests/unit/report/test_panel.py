@@ -13,8 +13,7 @@ import pytest
 from dmliv import TwoStageLeastSquares
 from dmliv.data import Table
 from dmliv.report.gather import gather
-from dmliv.report.panel_columns import contexts_at, random_settings
-from dmliv.report.panel_grid import PanelGrid
+from dmliv.report.panel import PanelGrid, contexts_at, random_settings
 
 
 def panel_of(estimator: Any, sample: Any) -> tuple[PanelGrid, Any]:
