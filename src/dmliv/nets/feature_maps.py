@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import skip_init
-from torch.optim.adam import adam
 
 from dmliv.data.savable import savable
 from dmliv.nets.images import ImageFront
@@ -154,42 +153,6 @@ class FeatureMap(nn.Module):
         """Return features in double precision and without a graph, chunk by chunk."""
         size = _CHUNK_ROWS if self.front is None else _CHUNK_IMAGES
         return torch.cat([exact(self(part)) for part in torch.split(inputs, size)])
-
-
-class Adam:
-    """Adam with the weight decay inside the gradient, through torch's functional form.
-
-    The optimiser classes import torch's compiler when the first one is made, which takes longer than a fit.
-    """
-
-    def __init__(self, parameters: Sequence[Tensor], weight_decay: float) -> None:
-        self._parameters, self._weight_decay = list(parameters), weight_decay
-        self._means = [torch.zeros_like(parameter) for parameter in self._parameters]
-        self._squares = [torch.zeros_like(parameter) for parameter in self._parameters]
-        self._steps = [
-            torch.zeros((), dtype=torch.float32, device=parameter.device) for parameter in self._parameters
-        ]
-
-    def step(self, loss: Tensor, learning_rate: float) -> None:
-        """Take one step down the gradient of ``loss``."""
-        gradients = torch.autograd.grad(loss, self._parameters)
-        with torch.no_grad():
-            adam(
-                self._parameters,
-                list(gradients),
-                self._means,
-                self._squares,
-                [],
-                self._steps,
-                fused=True,
-                amsgrad=False,
-                beta1=0.9,
-                beta2=0.999,
-                lr=learning_rate,
-                weight_decay=self._weight_decay,
-                eps=1e-8,
-                maximize=False,
-            )
 
 
 def exact(values: Tensor) -> Tensor:

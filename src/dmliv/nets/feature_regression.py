@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dmliv.nets.feature_maps import Adam, FeatureMap, exact, outer_rows, ridge, ridge_loss, with_intercept
+from dmliv.nets.adam import Adam
+from dmliv.nets.feature_maps import FeatureMap, exact, outer_rows, ridge, ridge_loss, with_intercept
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +163,7 @@ class FeatureRegression:
             for _ in range(self.plan.steps[0]):
                 batch = self._batch(len(self.first))
                 loss = self.first_loss(self.first.take(batch), targets[batch])
-                self._optimisers[0].step(loss, learning_rate)
+                self._optimisers[0].descend(loss, learning_rate)
 
     def _train_context_map(self, learning_rate: float, phi_first: Tensor, phi_second: Tensor) -> None:
         if not self.context_map.trainable:
@@ -172,7 +173,7 @@ class FeatureRegression:
             for _ in range(self.plan.steps[1]):
                 batch = self._batch(len(self.second))
                 loss = self.context_loss(self.second.take(batch), predicted[batch])
-                self._optimisers[1].step(loss, learning_rate)
+                self._optimisers[1].descend(loss, learning_rate)
 
     def _train_action_map(self, learning_rate: float, phi_first: Tensor, phi_second: Tensor) -> float:
         fixed = phi_first, phi_second, self.context_map.evaluate(self.second.context)
@@ -183,7 +184,7 @@ class FeatureRegression:
         with _training(self.action_map):
             for _ in range(self.plan.steps[2]):
                 loss, _ = self.action_loss(*fixed)
-                self._optimisers[2].step(loss, learning_rate)
+                self._optimisers[2].descend(loss, learning_rate)
         return float(loss.detach() / self.second.weight.sum())
 
     def _instrument_features(self) -> tuple[Tensor, Tensor]:

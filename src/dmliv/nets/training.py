@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.optim.adamw import adamw
 
 from dmliv.data.savable import savable
 from dmliv.errors import InputError, TrainingDivergedError
+from dmliv.nets.adam import Adam
 from dmliv.nets.device import single_thread
 from dmliv.nets.randomness import IntArray, Randomness, epoch_order
 from dmliv.nets.stacked import StackedMLP
@@ -240,7 +240,7 @@ def descend(
     -------
     TrainingRecord
     """
-    optimiser = _AdamW(net.flat, plan.weight_decay)
+    optimiser = Adam([net.flat], plan.weight_decay, decoupled=True)
     stopping = _Stopping(net, plan.patience) if plan.patience is not None else None
     # A step is proportional to the learning rate: moving a share of the way is a member's own smaller rate.
     pace, peak_factor = None, 1.0
@@ -289,40 +289,6 @@ def descend(
         train_loss=np.stack(train_curve),
         heldout_loss=np.stack(heldout_curve) if heldout_curve else None,
     )
-
-
-class _AdamW:
-    """AdamW on one parameter, through torch's functional form.
-
-    The optimiser classes import torch's compiler when the first one is made, which takes longer than a fit.
-    """
-
-    def __init__(self, parameter: Tensor, weight_decay: float) -> None:
-        self._parameter, self._weight_decay = parameter, weight_decay
-        self._mean, self._square = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        self._step = torch.zeros((), dtype=torch.float32, device=parameter.device)
-
-    @torch.no_grad()
-    def step(self, learning_rate: float) -> None:
-        """Take one step along the parameter's gradient."""
-        if self._parameter.grad is None:
-            raise ValueError("The parameter has no gradient.")
-        adamw(
-            [self._parameter],
-            [self._parameter.grad],
-            [self._mean],
-            [self._square],
-            [],
-            [self._step],
-            fused=True,
-            amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
-            lr=learning_rate,
-            weight_decay=self._weight_decay,
-            eps=1e-8,
-            maximize=False,
-        )
 
 
 def _check_finite(losses: npt.NDArray[np.float64], label: str, epoch: int) -> None:
