@@ -37,7 +37,7 @@ from dmliv.kernels.projected import ActionMeans
 from dmliv.nets.encoding import TableEncoder
 from dmliv.nets.images import ImageColumns
 from dmliv.parallel.runtime import Runtime
-from dmliv.second_stage.kernel import KernelStructural
+from dmliv.second_stage.kernel import KernelBandwidths, KernelModel, KernelStructural
 from dmliv.second_stage.structural import StructuralModel
 
 # Rows that the moments of a fold are taken from, at most: more would not change digits that count.
@@ -126,7 +126,7 @@ class Debiased:
         """
         n_folds = len(first_stage.fold_members)
         self.check(n_folds)
-        landmarks = self._sieve(data, first_stage, image, seed, runtime)
+        landmarks = self._sieve(data, first_stage, model, image, seed, runtime)
         weight = data.weight / data.weight.sum()
         effective = 1.0 / float((weight**2).sum())
         residual = data.outcome - model.predict(data.context, data.action_spec.vectors(data.action))
@@ -185,14 +185,18 @@ class Debiased:
         self,
         data: TrainingData,
         first_stage: FirstStage,
+        model: StructuralModel,
         image: ImageColumns | None,
         seed: int,
         runtime: Runtime,
     ) -> KernelLandmarks:
-        """Choose bandwidths as a kernel for h does, but let the bias bend in the action."""
-        kernel = KernelStructural(self.n_landmarks, n_search_rows=1000, image=image)
-        plug_in = replace(first_stage, target=data.outcome)
-        bandwidths = kernel.search(data, plug_in, seed=seed, runtime=runtime)
+        """Choose or take over the bandwidths of a kernel for h, but let the bias bend in the action."""
+        if isinstance(model, KernelModel) and isinstance(model.features, LandmarkFeatures):
+            bandwidths = KernelBandwidths(model.encoder, model.features.scales)
+        else:
+            kernel = KernelStructural(self.n_landmarks, n_search_rows=1000, image=image)
+            plug_in = replace(first_stage, target=data.outcome)
+            bandwidths = kernel.search(data, plug_in, seed=seed, runtime=runtime)
         generator = np.random.default_rng([seed, 4])
         return KernelLandmarks.learn(data, bandwidths, self.n_landmarks, self.action_bandwidth, generator)
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.linear_model import LinearRegression
 
 from dmliv import CEDMLIV, DMLIV, load
+from dmliv.data import prepare
 from dmliv.errors import InputError
 from dmliv.inference import Bootstrap, Debiased
-from dmliv.learners import Learners, neural
+from dmliv.learners import Learners, kernel, neural
+from dmliv.parallel.runtime import Runtime
 from dmliv.problems.suite import SUITE
+from dmliv.progress import Advance, SilentProgress
 
 PROBLEM = SUITE["saturating-dose"]
 N = 400
@@ -294,3 +299,30 @@ class TestBadInput:
             fitted.ate_interval(rows.X[:0])
         with pytest.raises(InputError, match="delta"):
             fitted.shift_effect_interval(rows.T, rows.X, delta=[1.0, 2.0, 3.0])
+
+
+def test_bandwidths_of_a_kernel_for_h_are_searched_once(rows: Any) -> None:
+    class Stages(SilentProgress):
+        def __init__(self) -> None:
+            self.names: list[str] = []
+
+        def stage(self, name: str, total: int) -> AbstractContextManager[Advance]:
+            self.names.append(name)
+            return super().stage(name, total)
+
+    def searches(est: DMLIV) -> int:
+        est.fit(rows.Y, rows.T, Z=rows.Z, X=rows.X)
+        stages = Stages()
+        data = prepare(rows.Y, rows.T, Z=rows.Z, X=rows.X)
+        Debiased().learn(
+            data,
+            est.first_stage_,
+            est.structural_model_,
+            seed=0,
+            runtime=Runtime(torch.device("cpu"), stages, 1),
+        )
+        assert "debiasing" in stages.names
+        return stages.names.count("bandwidths of the structural model")
+
+    assert searches(DMLIV(kernel(), n_folds=2, pilot=None, random_state=0)) == 0
+    assert searches(DMLIV(linear_learners(), n_folds=2, pilot=None, random_state=0)) == 1
