@@ -279,7 +279,7 @@ def part_methods() -> tuple[Method, ...]:
             "default": "default",
             "no-kernel": "no kernel to compete",
             "no-correction": "no kernel correction",
-            "one-winner": "the best rival alone",
+            "one-winner": "the best candidate alone",
             "lines": "lines alone",
             "networks": "free networks alone",
             "kernel": "kernel alone",

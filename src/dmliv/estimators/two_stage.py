@@ -152,7 +152,7 @@ class TwoStageIV(CounterfactualEstimator):
         Y : array-like, shape (n,)
             Outcome.
         T : array-like or frame, shape (n,) or (n, d_T)
-            Action: continuous (one or several columns) or discrete (one column).
+            Action, the endogenous variable: continuous (one or several columns) or discrete (one column).
         Z : array-like or frame, shape (n,) or (n, d_Z)
             Instrument: moves the action, and reaches the outcome through the action only.
         X : array-like or frame, shape (n, d_X), optional
@@ -415,7 +415,8 @@ class DMLIV(TwoStageIV):
 
     Stage one learns s(c, z) = E[outcome | c, z] and the distribution of the action given (c, z) on the
     complement of each fold. Stage two fits h so that its mean under the action distribution matches s on all
-    rows. (EconML has a class of the same name for another, partially linear algorithm.)
+    rows. The target s makes the loss Neyman orthogonal: small errors of the first stage change h in the
+    second order only. (EconML has a class of the same name for another, partially linear algorithm.)
 
     Parameters
     ----------

@@ -143,7 +143,7 @@ class StackFitter:
                 [trial.heldout_rows for trial in trials],
                 f"{self.label}: choice of {what}",
                 generator,
-                twins=[trial.split for trial in trials],
+                seed_groups=[trial.split for trial in trials],
             )
             return record.final_heldout
 
@@ -217,12 +217,12 @@ class StackFitter:
         heldout_sets: Sequence[IntArray] | None,
         label: str,
         generator: Randomness,
-        twins: Sequence[int] | None = None,
+        seed_groups: Sequence[int] | None = None,
         n_rows: int | None = None,
     ) -> tuple[StackedMLP, TrainingRecord]:
         device = self.runtime.device
         data, target = self.data, self.target
-        if twins is not None and heldout_sets is not None and self.encoder.context.image is None:
+        if seed_groups is not None and heldout_sets is not None and self.encoder.context.image is None:
             # Trials look at few rows, and encodings are wide: other rows are not encoded.
             used = np.unique(np.concatenate([*fit_sets, *heldout_sets]))
             data, target = data_at(data, used), target[used]
@@ -241,13 +241,13 @@ class StackFitter:
             device=device,
             front=front,
         )
-        if twins is not None:
-            net.start_alike(twins)
+        if seed_groups is not None:
+            net.start_alike(seed_groups)
         record = train(
             net,
             Supervised(net, self.head, views, torch.from_numpy(target).to(device)),
             views.shift(fit_sets),
-            self.settings.plan(n_rows, trial=twins is not None),
+            self.settings.plan(n_rows, trial=seed_groups is not None),
             generator=generator,
             progress=self.runtime.progress,
             label=label,

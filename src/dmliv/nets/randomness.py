@@ -77,7 +77,7 @@ def epoch_order(
     row_sets: Sequence[IntArray],
     length: int,
     randomness: Randomness,
-    twins: Sequence[int] | None,
+    seed_groups: Sequence[int] | None,
 ) -> Tensor:
     """Return shuffled rows per member, shape (M, length); short members start a new shuffle when used up."""
     generators = generators_of(randomness, len(row_sets))
@@ -85,9 +85,9 @@ def epoch_order(
     order = np.empty((len(row_sets), length), dtype=np.int64)
     first_of: dict[int, int] = {}
     for member, rows in enumerate(row_sets):
-        twin = first_of.setdefault(member if twins is None else twins[member], member)
-        if twin != member:
-            order[member] = order[twin]
+        first = first_of.setdefault(member if seed_groups is None else seed_groups[member], member)
+        if first != member:
+            order[member] = order[first]
             continue
         for start in range(0, length, len(rows)):
             part = generators[member // group].permutation(rows)[: length - start]

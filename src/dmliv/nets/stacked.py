@@ -231,9 +231,9 @@ class StackedMLP(nn.Module):
         return finite.cpu().numpy()
 
     @torch.no_grad()
-    def start_alike(self, twins: Sequence[int]) -> None:
+    def start_alike(self, seed_groups: Sequence[int]) -> None:
         """Give members with the same number the weights of the first of them."""
-        first = torch.tensor([list(twins).index(twin) for twin in twins], device=self.device)
+        first = torch.tensor([list(seed_groups).index(group) for group in seed_groups], device=self.device)
         for weight, bias in self.layers():
             weight.copy_(weight[first])
             bias.copy_(bias[first])

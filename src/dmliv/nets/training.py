@@ -134,7 +134,7 @@ def train(
     label: str,
     weight: Tensor | None = None,
     heldout_sets: Sequence[IntArray] | None = None,
-    twins: Sequence[int] | None = None,
+    seed_groups: Sequence[int] | None = None,
     rate_factors: Sequence[float] | None = None,
     epoch_rows: int | None = None,
 ) -> TrainingRecord:
@@ -160,9 +160,9 @@ def train(
         Row weights with mean one.
     heldout_sets : sequence of M index arrays, optional
         Validation rows of each member; needed for ``plan.patience``.
-    twins : sequence of M int, optional
-        Members with the same number (and the same rows) see their rows in the same order, so that they differ
-        by their settings alone.
+    seed_groups : sequence of M int, optional
+        Members with the same number (and the same rows) have common random numbers: they see their rows in
+        the same order, so that they differ by their settings alone.
     rate_factors : sequence of M float, optional
         Each member's learning rate as a multiple of the plan's.
     epoch_rows : int, optional
@@ -186,7 +186,7 @@ def train(
     steps = math.ceil(largest / batch_size)
 
     def epoch_losses() -> Iterator[Tensor]:
-        order = epoch_order(row_sets, steps * batch_size, generator, twins).to(net.device)
+        order = epoch_order(row_sets, steps * batch_size, generator, seed_groups).to(net.device)
         for step in range(steps):
             rows = order[:, step * batch_size : (step + 1) * batch_size]
             loss = objective.row_loss(rows, training=True)

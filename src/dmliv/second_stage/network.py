@@ -253,13 +253,13 @@ class NeuralStructural:
             return {}
         encodings = self.settings.encodings
         members: list[Member] = []
-        twins: list[int] = []
+        seed_groups: list[int] = []
         validation_rows: list[IntArray] = []
         for number, split in enumerate(first_stage.splits):
             fit_rows = generator.permutation(split.fit_rows)[:most_rows]
             validation_rows.append(generator.permutation(split.validation_rows)[:most_rows])
             members.extend(Member(encoding, split, fit_rows) for encoding in encodings)
-            twins.extend([number] * len(encodings))
+            seed_groups.extend([number] * len(encodings))
         objective, _ = self._train(
             data,
             encoder,
@@ -268,7 +268,7 @@ class NeuralStructural:
             "structural model: choice of settings",
             generator=generator,
             runtime=runtime,
-            twins=twins,
+            seed_groups=seed_groups,
         )
         by_split = []
         for number, rows in enumerate(validation_rows):
@@ -288,7 +288,7 @@ class NeuralStructural:
         *,
         generator: Randomness,
         runtime: Runtime,
-        twins: Sequence[int] | None = None,
+        seed_groups: Sequence[int] | None = None,
         n_rows: int | None = None,
     ) -> tuple[ProjectedLoss, TrainingRecord]:
         n_rows = max(len(member.fit_rows) for member in members) if n_rows is None else n_rows
@@ -304,10 +304,10 @@ class NeuralStructural:
             front=front,
         )
         draws = torch_generators(generator, runtime.device)
-        if twins is not None:
-            net.start_alike(twins)
+        if seed_groups is not None:
+            net.start_alike(seed_groups)
         objective = ProjectedLoss(
-            net, inputs, members, data, self.draw_rule, self.variance_weight, draws, twins
+            net, inputs, members, data, self.draw_rule, self.variance_weight, draws, seed_groups
         )
         weight = None
         if not np.all(data.weight == 1.0):
@@ -323,7 +323,7 @@ class NeuralStructural:
             label=label,
             weight=weight,
             heldout_sets=heldout_sets,
-            twins=twins,
+            seed_groups=seed_groups,
             epoch_rows=n_rows,
         )
         return objective, record

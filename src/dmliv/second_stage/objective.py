@@ -94,7 +94,7 @@ class ProjectedLoss:
         draw_rule: DrawRule,
         variance_weight: float,
         draws: Draws,
-        twins: Sequence[int] | None,
+        seed_groups: Sequence[int] | None,
     ) -> None:
         device = net.device
         splits: list[ValidationSplit] = []
@@ -116,13 +116,15 @@ class ProjectedLoss:
         targets = np.concatenate([split.target for split in splits]).astype(np.float32)
         self._target = torch.from_numpy(targets).to(device)
         self._variance_weight = torch.tensor(float(variance_weight), dtype=torch.float32, device=device)
-        # Twins look at the same rows, so they can share the draws of the first of them.
+        # Members of a seed group look at the same rows, so they can share the draws of the first of them.
         self._draw_members: Tensor | None = None
         self._draws_of: Tensor | None = None
-        if twins is not None:
-            distinct = list(dict.fromkeys(twins))
-            self._draw_members = torch.tensor([list(twins).index(twin) for twin in distinct], device=device)
-            self._draws_of = torch.tensor([distinct.index(twin) for twin in twins], device=device)
+        if seed_groups is not None:
+            distinct = list(dict.fromkeys(seed_groups))
+            self._draw_members = torch.tensor(
+                [list(seed_groups).index(group) for group in distinct], device=device
+            )
+            self._draws_of = torch.tensor([distinct.index(group) for group in seed_groups], device=device)
 
     def row_loss(self, rows: Tensor, *, training: bool) -> Tensor:
         """Return one loss per member and row, shape (M, B)."""

@@ -140,6 +140,9 @@ class Pilot:
 class ControlFunction:
     """Pilot learner: h(context, action) + lambda(residual of the action), by Gaussian processes.
 
+    H is a varying-coefficient model, a level and a slope of the action that depend on the context, with
+    curves in the action where the data ask for them.
+
     Lambda is a curve in the residual, plus the residual times a line in context and instrument: where the
     confounding differs between contexts, or the residual means something else at another instrument, its
     slope may follow.
@@ -147,8 +150,7 @@ class ControlFunction:
     The mean of the action given context and instrument is a regression of its own. The error it was estimated
     with is a part of the second regression's model, so that it does not pull h towards the confounded
     regression. Amplitudes and length scales have the highest marginal likelihood, and terms without which it
-    is no lower are left out; h and lambda follow in closed form, for
-    each row without its fold.
+    is no lower are left out; h and lambda follow in closed form, for each row without its fold.
 
     Parameters
     ----------

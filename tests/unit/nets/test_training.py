@@ -199,22 +199,22 @@ class TestRateFactors:
 
 
 class TestTwins:
-    def test_twins_see_their_rows_in_the_same_order(self) -> None:
+    def test_a_seed_group_sees_its_rows_in_the_same_order(self) -> None:
         inputs, target = problem()
         rows = [np.arange(48), np.arange(48), np.arange(48, 96), np.arange(48, 96)]
-        _, objective = run(make_net(4), inputs, target, rows, twins=[0, 0, 1, 1])
+        _, objective = run(make_net(4), inputs, target, rows, seed_groups=[0, 0, 1, 1])
         for batch in objective.trained_rows:
             np.testing.assert_array_equal(batch[0], batch[1])
             np.testing.assert_array_equal(batch[2], batch[3])
 
-    def test_twins_that_start_alike_end_alike(self) -> None:
+    def test_a_seed_group_that_starts_alike_ends_alike(self) -> None:
         inputs, target = problem()
         net = make_net(4)
         net.start_alike([5, 5, 7, 7])
         assert torch.equal(member_weights(net, 0)[0], member_weights(net, 1)[0])
         assert not torch.equal(member_weights(net, 0)[0], member_weights(net, 2)[0])
         rows = [np.arange(48), np.arange(48), np.arange(48, 96), np.arange(48, 96)]
-        run(net, inputs, target, rows, twins=[5, 5, 7, 7])
+        run(net, inputs, target, rows, seed_groups=[5, 5, 7, 7])
         for first, second in ((0, 1), (2, 3)):
             for one, other in zip(member_weights(net, first), member_weights(net, second), strict=True):
                 assert torch.equal(one, other)
