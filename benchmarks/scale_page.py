@@ -17,6 +17,9 @@ def render(known: dict[str, Any]) -> str:
         "nothing else running; fits from Parquet ran beside other work, so that processor seconds are their",
         "fair measure.",
         "",
+        "Fits in memory are those of today's default, whose pilot learns from at most 50,000 rows. **Fits from",
+        "Parquet and the section on batch sizes are of an earlier version, without a pilot.**",
+        "",
     ]
     for part, write in SECTIONS.items():
         if part in known:
@@ -39,7 +42,8 @@ def fits(known: dict[str, Any]) -> list[str]:
         streamed = "pass_rows" in fit
         origin = f"Parquet, {fit['pass_rows']:,} rows an epoch" if streamed else "memory"
         # Earlier versions had several learners for h, and named those that were used.
-        h = ", ".join(fit.get("stayed", ["networks"]))
+        pilot = "pilot" if "structural model" not in fit["stages"] else "pilot and networks"
+        h = ", ".join(fit.get("stayed", [pilot]))
         limit = "flat" if streamed else f"{3 * fit['data_megabytes'] + 2048:,}"
         lines.append(
             f"| {fit['rows']:,} | {origin} | {fit['processor_seconds']:,.0f} | {fit['seconds']:,.0f} | "
