@@ -140,7 +140,7 @@ def page(peers: Contents, ours: Contents) -> str:
     failed = failures(peers)
     parts = [
         f"# {TITLE}",
-        "Wages drawn from Card's table and the encouragement design; rows, seeds, contexts and judging are "
+        "Wages drawn from Card's table and the encouragement design; rows, seeds, contexts and measures are "
         "those of `mean-effects`. Root mean squared error (RMSE) and bias of the mean effect are over "
         "samples; the root MSE of the effects is over 10,000 contexts, its mean and standard deviation (sd) "
         "over samples. Seconds are the median of whole trials: drawing the sample, the fit, and effects at "
