@@ -18,7 +18,6 @@ from dmliv.data.savable import savable
 from dmliv.nets.images import ImageColumns, ImageEncoder
 
 FloatArray = npt.NDArray[np.float64]
-Float32Array = npt.NDArray[np.float32]
 
 # A numeric column with at most this many distinct values gets one knot per value, not per quantile.
 _FEW_VALUES = 12
