@@ -168,18 +168,3 @@ class InputReader:
         # Without any input there is one situation to decide for.
         instrument = self.instrument.read(Z, None if self.instrument.columns else 1)
         return self.encode(self.context.read(X, len(instrument)), instrument)
-
-
-def check_number(name: str, value: object, *, at_least: float = 0.0, whole: bool = False) -> None:
-    """Refuse a parameter that is no finite number of a smallest size."""
-    kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not at_least <= float(value) < np.inf:
-        wanted = "a whole number" if whole else "a finite number"
-        raise InputError(f"Expected {name} to be {wanted} of at least {at_least:g}, got {value!r}.")
-
-
-def check_positive(name: str, value: object) -> None:
-    """Refuse a parameter that is no finite number above zero."""
-    check_number(name, value)
-    if value == 0:
-        raise InputError(f"Expected {name} to be above zero, got {value!r}.")

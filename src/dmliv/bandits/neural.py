@@ -9,11 +9,11 @@ from typing import Literal, get_args
 import numpy as np
 
 from dmliv.bandits.gradient_networks import BanditNetwork, GradientReward, add, filled, fit_random_features
-from dmliv.bandits.inputs import BanditRows, check_number, check_positive
+from dmliv.bandits.inputs import BanditRows
 from dmliv.bandits.rewards import RewardModel
 from dmliv.bandits.rule import OfflineBandit, draw_seed
 from dmliv.data import FloatArray, IntArray
-from dmliv.errors import InputError, TrainingDivergedError
+from dmliv.errors import InputError, TrainingDivergedError, check_number, check_whole
 from dmliv.progress import ProgressReporter, progress_for
 
 Mode = Literal["one-pass", "batch", "stream"]
@@ -150,10 +150,8 @@ class NeuraLCB(OfflineBandit):
         super()._check_parameters()
         if self.mode not in get_args(Mode):
             raise InputError(f"Expected mode to be one of {get_args(Mode)}, got {self.mode!r}.")
-        for name in ("update_every", "n_steps", "batch_size"):
-            check_number(name, getattr(self, name), at_least=1, whole=True)
-        check_positive("learning_rate", self.learning_rate)
-        check_positive("ridge", self.ridge)
+        check_whole(update_every=self.update_every, n_steps=self.n_steps, batch_size=self.batch_size)
+        check_number(above=0.0, learning_rate=self.learning_rate, ridge=self.ridge)
 
     def _learn(self, rows: BanditRows) -> RewardModel:
         generator = np.random.default_rng(draw_seed(self.random_state))
@@ -191,7 +189,7 @@ class NeuralLinGreedy(OfflineBandit):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_positive("ridge", self.ridge)
+        check_number(above=0.0, ridge=self.ridge)
 
     def _learn(self, rows: BanditRows) -> RewardModel:
         generator = np.random.default_rng(draw_seed(self.random_state))
@@ -220,5 +218,5 @@ def _draw_network(rows: BanditRows, widths: Sequence[int], generator: np.random.
     if not isinstance(widths, Sequence) or len(widths) != 2:
         raise InputError(f"Expected widths as two whole numbers of hidden units, got {widths!r}.")
     for width in widths:
-        check_number("each of widths", width, at_least=2, whole=True)
+        check_whole(least=2, widths=width)
     return BanditNetwork.draw(rows.inputs.shape[1], rows.n_actions, (widths[0], widths[1]), generator)

@@ -31,10 +31,10 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
-from dmliv.bandits.inputs import BanditRows, InputReader, check_number, check_positive, discretise, read_rows
+from dmliv.bandits.inputs import BanditRows, InputReader, discretise, read_rows
 from dmliv.bandits.rewards import KernelReward, LinearReward, RandomReward, RewardModel
 from dmliv.data import ActionKind, FloatArray
-from dmliv.errors import InputError, NotFittedError
+from dmliv.errors import InputError, NotFittedError, check_number, check_whole
 from dmliv.kernels.features import chunks
 
 
@@ -131,8 +131,8 @@ class OfflineBandit(BaseEstimator, ABC):  # type: ignore[misc]
         """Fit the reward model."""
 
     def _check_parameters(self) -> None:
-        check_number("n_actions", self.n_actions, at_least=2, whole=True)
-        check_number("beta", self.beta)
+        check_whole(least=2, n_actions=self.n_actions)
+        check_number(least=0.0, beta=self.beta)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -163,7 +163,7 @@ class LinLCB(OfflineBandit):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_positive("ridge", self.ridge)
+        check_number(above=0.0, ridge=self.ridge)
 
     def _learn(self, rows: BanditRows) -> RewardModel:
         return LinearReward.fit(rows, float(self.ridge))
@@ -195,9 +195,9 @@ class KernLCB(OfflineBandit):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_positive("length_scale", self.length_scale)
-        check_number("noise", self.noise)
-        check_number("max_rows", self.max_rows, at_least=1, whole=True)
+        check_number(above=0.0, length_scale=self.length_scale)
+        check_number(least=0.0, noise=self.noise)
+        check_whole(max_rows=self.max_rows)
 
     def _learn(self, rows: BanditRows) -> RewardModel:
         return KernelReward.fit(rows.first(int(self.max_rows)), float(self.length_scale), float(self.noise))

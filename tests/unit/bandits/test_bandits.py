@@ -544,11 +544,11 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("bandit", "message"),
         [
-            (LinLCB(-0.1), "beta to be a finite number of at least 0, got -0.1"),
+            (LinLCB(-0.1), "a finite number of at least 0 for beta, got -0.1"),
             (LinLCB(np.nan), "beta"),
-            (LinLCB(ridge=0.0), "ridge to be above zero"),
-            (LinLCB(n_actions=1), "n_actions to be a whole number of at least 2, got 1"),
-            (LinLCB(n_actions=2.5), "n_actions to be a whole number"),  # type: ignore[arg-type]
+            (LinLCB(ridge=0.0), "a finite number above 0 for ridge"),
+            (LinLCB(n_actions=1), "a whole number of at least 2 for n_actions, got 1"),
+            (LinLCB(n_actions=2.5), "a whole number of at least 2 for n_actions"),  # type: ignore[arg-type]
             (LinLCB(action_kind="many"), "action_kind"),  # type: ignore[arg-type]
             (LinLCB(action_range=(0.0, 1.0)), "action_range=None for a discrete action"),
             (KernLCB(length_scale=-1.0), "length_scale"),
@@ -556,7 +556,7 @@ class TestRefusals:
             (KernLCB(max_rows=0), "max_rows"),
             (NeuraLCB(mode="slow"), "one of .*one-pass.*got 'slow'"),  # type: ignore[arg-type]
             (NeuraLCB(update_every=0), "update_every"),
-            (NeuraLCB(learning_rate=0.0), "learning_rate to be above zero"),
+            (NeuraLCB(learning_rate=0.0), "a finite number above 0 for learning_rate"),
             (NeuraLCB(widths=(20,)), "two whole numbers of hidden units"),  # type: ignore[arg-type]
             (NeuralLinLCB(widths=(20, 0)), "widths"),
             (NeuralLinGreedy(ridge=-1.0), "ridge"),
