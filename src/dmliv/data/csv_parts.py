@@ -19,6 +19,7 @@ from dmliv.data.files import (
     drop_missing,
     inferred,
     open_csv,
+    plain_text,
     require_categories,
     require_text,
     unreadable,
@@ -163,11 +164,11 @@ class _Parts:
             for batch in reader:
                 waiting.append(batch)
                 if sum(map(len, waiting)) >= _GROUP_ROWS:
-                    yield _plain(pa.Table.from_batches(waiting))
+                    yield plain_text(pa.Table.from_batches(waiting))
                     waiting = []
                 advance()
             if waiting:
-                yield _plain(pa.Table.from_batches(waiting))
+                yield plain_text(pa.Table.from_batches(waiting))
 
 
 def _types(table: pa.Table | pa.csv.CSVStreamingReader) -> Iterator[tuple[str, pa.DataType]]:
@@ -187,8 +188,3 @@ def _wider(first: pa.DataType, second: pa.DataType) -> pa.DataType:
         return pa.float64()
     # Bytes that are no text stay bytes, so that they are noticed.
     return pa.binary() if pa.binary() in pair else pa.string()
-
-
-def _plain(table: pa.Table) -> pa.Table:
-    # Parts have different dictionaries; texts are the same in all of them.
-    return table.cast(pa.schema(_types(table)))

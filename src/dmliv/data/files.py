@@ -167,7 +167,7 @@ def write_columns(path: Path, columns: Mapping[str, npt.NDArray[Any] | pa.Chunke
         pa.parquet.write_table(table, buffer)
     else:
         options = pa.csv.WriteOptions(delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-        pa.csv.write_csv(_plain_text(table), buffer, options)
+        pa.csv.write_csv(plain_text(table), buffer, options)
     try:
         write_atomically(path, buffer.getvalue())
     except OSError as error:
@@ -267,13 +267,14 @@ def _is_number(text: str | None) -> bool:
     return True
 
 
-def _plain_text(table: pa.Table) -> pa.Table:
-    """Return a table that the CSV writer understands, with dictionaries as text."""
-    columns = {}
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        plain = pa.types.is_dictionary(column.type)
-        columns[name] = column.cast(column.type.value_type) if plain else column
-    return pa.table(columns)
+def plain_text(table: pa.Table) -> pa.Table:
+    """Return a table with text in place of dictionaries, which differ from part to part."""
+    return pa.table({name: plain(table.column(name)) for name in table.column_names})
+
+
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column with text in place of a dictionary."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def _checked_format(path: Path) -> Format:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
+from dmliv.data.files import plain, plain_text
 from dmliv.data.roles import TrainingData, prepare, read_weight
 from dmliv.data.schema import IntArray, Source
 from dmliv.data.units import ActionKind
@@ -247,7 +248,7 @@ def scan(
             if share < 1.0:
                 keep = hashed(group.row_ids, seed) < limit
             keep[_first_of_each_level(rows, table, known, action_kind)] = True
-            tables.append(_plain_text(table.filter(pa.array(keep))))
+            tables.append(plain_text(table.filter(pa.array(keep))))
             ids.append(group.row_ids[keep])
             total_weight += _sum_of_weights(rows, table)
             advance()
@@ -293,11 +294,11 @@ def _first_of_each_level(
             seen = known.setdefault(name, set())
             if not text and len(seen) > _MOST_NUMERIC_LEVELS:
                 continue
-            plain = _plain(column)
-            for value in pc.unique(plain).to_pylist():
+            values = plain(column)
+            for value in pc.unique(values).to_pylist():
                 if value not in seen:
                     seen.add(value)
-                    found.append(pc.index(plain, value).as_py())
+                    found.append(pc.index(values, value).as_py())
                 if not text and len(seen) > _MOST_NUMERIC_LEVELS:
                     break
     return found
@@ -310,12 +311,3 @@ def _sum_of_weights(rows: ParquetRows, table: pa.Table) -> float:
     if weights.any():
         read_weight(weights, len(weights))
     return float(weights.sum())
-
-
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-
-
-def _plain_text(table: pa.Table) -> pa.Table:
-    # Dictionaries of different row groups differ; plain text can be joined.
-    return pa.table({name: _plain(table.column(name)) for name in table.column_names})
