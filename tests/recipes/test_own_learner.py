@@ -14,7 +14,7 @@ import pytest
 from dmliv import CEDMLIV, DMLIV, load
 from dmliv.data import FloatArray, IntArray, Table, TrainingData
 from dmliv.export import to_onnx
-from dmliv.export.graph import Block, GraphBuilder
+from dmliv.export.graph import Block, side_by_side
 from dmliv.export.models import write_model
 from dmliv.export.raw_rows import ContextRows
 from dmliv.first_stage.crossfit import FirstStage
@@ -115,10 +115,9 @@ class OneSlopeModel:
 
 
 @write_model.register
-def _(model: OneSlopeModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
-    columns = graph.side_by_side([rows.numeric, action])
+def _(model: OneSlopeModel, rows: ContextRows, action: Block) -> Block:
     found = model.coefficients
-    return graph.affine(columns, found[1:, None], found[:1], rows.n_rows).name
+    return side_by_side([rows.numeric, action]) @ found[1:, None] + found[0]
 
 
 def _inputs(exogenous: Exogenous) -> FloatArray:

@@ -1,4 +1,4 @@
-"""An ONNX graph while it is written: values are referred to by name, numbers are doubles."""
+"""An ONNX graph while it is written: blocks of columns that one calculates with as with arrays of numpy."""
 
 from __future__ import annotations
 
@@ -19,19 +19,8 @@ _IR_VERSION = 9
 _INNER = "/"
 
 
-@dataclass(frozen=True)
-class Block:
-    """Columns inside a graph: a value of shape (n, width); without columns there is no value."""
-
-    name: str
-    width: int
-
-
-NO_COLUMNS = Block("", 0)
-
-
 class GraphBuilder:
-    """Collects nodes, constants and inputs, in the order in which they are needed."""
+    """Collects nodes, constants and inputs, in the order in which they are needed; numbers are doubles."""
 
     def __init__(self) -> None:
         try:
@@ -47,11 +36,10 @@ class GraphBuilder:
         self._inputs: list[Any] = []
         self._used: set[str] = set()
 
-    def node(self, operator: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+    def node(self, operator: str, *inputs: str, **attributes: Any) -> str:
         """Add an operator and return the name of its value."""
         name = f"{_INNER}{len(self._nodes)}"
-        node = self._onnx.helper.make_node(operator, list(inputs), [name], domain=domain, **attributes)
-        self._nodes.append(node)
+        self._nodes.append(self._onnx.helper.make_node(operator, list(inputs), [name], **attributes))
         return name
 
     def constant(self, values: npt.ArrayLike) -> str:
@@ -78,79 +66,26 @@ class GraphBuilder:
         self._used.add(name)
         kind = self._onnx.TensorProto.STRING if text else self._onnx.TensorProto.DOUBLE
         self._inputs.append(self._onnx.helper.make_tensor_value_info(name, kind, ["rows"]))
-        return Block(self.node("Unsqueeze", name, self.constant([1])), 1)
+        return Block(self, self.node("Unsqueeze", name, self.constant([1])), 1)
 
-    def side_by_side(self, blocks: Sequence[Block]) -> Block:
-        """Join blocks of columns."""
-        filled = [block for block in blocks if block.width]
-        if len(filled) <= 1:
-            return filled[0] if filled else NO_COLUMNS
-        width = sum(block.width for block in filled)
-        return Block(self.node("Concat", *(block.name for block in filled), axis=1), width)
-
-    def pick(self, block: Block, columns: npt.NDArray[np.int64]) -> Block:
-        """Return some columns, each as often as it is named."""
-        if not len(columns):
-            return NO_COLUMNS
-        return Block(self.node("Gather", block.name, self.constant(columns), axis=1), len(columns))
-
-    def scaled(self, block: Block, centre: npt.ArrayLike, scale: npt.ArrayLike) -> Block:
-        """Return (columns - centre) / scale."""
-        if not block.width:
-            return block
-        moved = self.node("Sub", block.name, self.constant(np.asarray(centre, dtype=np.float64)))
-        return Block(self.node("Div", moved, self.constant(np.asarray(scale, dtype=np.float64))), block.width)
-
-    def affine(self, block: Block, weight: npt.NDArray[Any], bias: npt.NDArray[Any], n_rows: str) -> Block:
-        """Return columns @ weight + bias, with weight (width, out) and bias (out,)."""
-        offset = self.constant(np.asarray(bias, dtype=np.float64).reshape(1, -1))
-        if not block.width:
-            shape = self.node("Concat", n_rows, self.constant([weight.shape[1]]), axis=0)
-            return Block(self.node("Expand", offset, shape), weight.shape[1])
-        product = self.node("MatMul", block.name, self.constant(np.asarray(weight, dtype=np.float64)))
-        return Block(self.node("Add", product, offset), weight.shape[1])
-
-    def row_sums(self, value: str) -> str:
-        """Return the sum over columns, shape (n, 1)."""
-        return self.node("ReduceSum", value, self.constant([1]), keepdims=1)
-
-    def repeated(self, block: Block, times: int, n_rows: str) -> Block:
-        """Return every row so many times, one after the other."""
-        if not block.width:
-            return block
-        middle = self.node("Unsqueeze", block.name, self.constant([1]))
-        return self._flattened(middle, times, block.width, n_rows)
-
-    def tiled(self, values: npt.NDArray[Any], n_rows: str) -> Block:
-        """Return constant rows (k, width) once for each row of the input."""
-        k, width = values.shape
-        if not width:
-            return NO_COLUMNS
-        return self._flattened(self.constant(values.astype(np.float64)[None]), k, width, n_rows)
-
-    def _flattened(self, value: str, times: int, width: int, n_rows: str) -> Block:
-        shape = self.node("Concat", n_rows, self.constant([times, width]), axis=0)
-        wide = self.node("Expand", value, shape)
-        return Block(self.node("Reshape", wide, self.constant([-1, width])), width)
-
-    def content(self, outputs: dict[str, tuple[str, bool]], description: dict[str, str]) -> bytes:
+    def content(self, outputs: dict[str, tuple[Block, bool]], description: dict[str, str]) -> bytes:
         """Return the finished file.
 
         Parameters
         ----------
-        outputs : dict of str to (str, bool)
-            Value of shape (n,) and whether it holds strings, by the name of the output.
+        outputs : dict of str to (Block, bool)
+            One column and whether it holds strings, by the name of the output.
         description : dict of str to str
             Metadata.
         """
         helper, kinds = self._onnx.helper, self._onnx.TensorProto
         infos = []
-        for name, (value, text) in outputs.items():
+        for name, (block, text) in outputs.items():
             if name in self._used:
                 raise InputError(
                     f"Expected no column of the name {name!r}, which is an output; rename it and fit again."
                 )
-            self._nodes.append(helper.make_node("Identity", [value], [name]))
+            self._nodes.append(helper.make_node("Reshape", [block.name, self.constant([-1])], [name]))
             infos.append(
                 helper.make_tensor_value_info(name, kinds.STRING if text else kinds.DOUBLE, ["rows"])
             )
@@ -161,3 +96,98 @@ class GraphBuilder:
         self._onnx.checker.check_model(model)
         content: bytes = model.SerializeToString()
         return content
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Columns inside a graph: a value of shape (n, width)."""
+
+    graph: GraphBuilder
+    name: str
+    width: int
+
+    # Arrays leave operators to blocks.
+    __array_ufunc__ = None
+
+    def apply(
+        self, operator: str, *others: Block | npt.ArrayLike, width: int | None = None, **attributes: Any
+    ) -> Block:
+        """Return what an operator makes of the block and other blocks or constants."""
+        names, found = [self.name], self.width
+        for other in others:
+            if isinstance(other, Block):
+                names.append(other.name)
+                found = max(found, other.width)
+            else:
+                names.append(self.graph.constant(other))
+                found = max(found, *np.shape(other)[-1:], 0)
+        found = found if width is None else width
+        return Block(self.graph, self.graph.node(operator, *names, **attributes), found)
+
+    def __add__(self, other: Block | npt.ArrayLike) -> Block:
+        return self.apply("Add", _doubles(other))
+
+    def __sub__(self, other: Block | npt.ArrayLike) -> Block:
+        return self.apply("Sub", _doubles(other))
+
+    def __mul__(self, other: Block | npt.ArrayLike) -> Block:
+        return self.apply("Mul", _doubles(other))
+
+    def __truediv__(self, other: Block | npt.ArrayLike) -> Block:
+        return self.apply("Div", _doubles(other))
+
+    def __matmul__(self, weight: npt.NDArray[Any]) -> Block:
+        """Return the columns times a matrix (width, out)."""
+        if not self.width:
+            return self.each_row(np.zeros(weight.shape[1]))
+        return self.apply("MatMul", _doubles(weight), width=weight.shape[-1])
+
+    def pick(self, columns: Sequence[int] | npt.NDArray[np.int64]) -> Block:
+        """Return some columns, each as often as it is named."""
+        index = np.array(columns, dtype=np.int64)
+        return self.apply("Gather", index, width=len(index), axis=1)
+
+    def chosen_from(self, values: npt.NDArray[Any]) -> Block:
+        """Return the values (k,) that whole numbers point at."""
+        graph = self.graph
+        return Block(graph, graph.node("Gather", graph.constant(values), self.name), self.width)
+
+    def folded(self, width: int) -> Block:
+        """Return one column as rows of ``width`` values."""
+        return self.apply("Reshape", np.array([-1, width]), width=width)
+
+    def row_sums(self) -> Block:
+        """Return the sum over columns, shape (n, 1)."""
+        return self.apply("ReduceSum", np.array([1]), width=1, keepdims=1)
+
+    def each_row(self, values: npt.NDArray[Any]) -> Block:
+        """Return the same values (width,) for each row."""
+        return self.tiled(values[None])
+
+    def repeated(self, times: int) -> Block:
+        """Return every row so many times, one after the other."""
+        middle = self.graph.node("Unsqueeze", self.name, self.graph.constant([1]))
+        return self._stretched(middle, times, self.width)
+
+    def tiled(self, values: npt.NDArray[Any]) -> Block:
+        """Return constant rows (k, width) once for each row."""
+        return self._stretched(self.graph.constant(values.astype(np.float64)[None]), *values.shape)
+
+    def _stretched(self, value: str, times: int, width: int) -> Block:
+        graph = self.graph
+        n_rows = graph.node("Shape", self.name, start=0, end=1)
+        shape = graph.node("Concat", n_rows, graph.constant([times, width]), axis=0)
+        wide = graph.node("Expand", value, shape)
+        n_all = graph.node("Mul", n_rows, graph.constant([times]))
+        shape = graph.node("Concat", n_all, graph.constant([width]), axis=0)
+        return Block(graph, graph.node("Reshape", wide, shape, allowzero=1), width)
+
+
+def _doubles(values: Block | npt.ArrayLike) -> Block | npt.ArrayLike:
+    return values if isinstance(values, Block) else np.asarray(values, dtype=np.float64)
+
+
+def side_by_side(blocks: Sequence[Block]) -> Block:
+    """Join blocks of columns."""
+    first, *others = [block for block in blocks if block.width] or blocks[:1]
+    return first.apply("Concat", *others, width=sum(block.width for block in (first, *others)), axis=1)

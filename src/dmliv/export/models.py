@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import singledispatch
+from functools import reduce, singledispatch
+from operator import add, mul
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from dmliv.data import FloatArray
 from dmliv.errors import InputError
@@ -21,7 +22,7 @@ from dmliv.export.encodings import (
     write_piecewise_linear,
     write_standardised,
 )
-from dmliv.export.graph import NO_COLUMNS, Block, GraphBuilder
+from dmliv.export.graph import Block, side_by_side
 from dmliv.export.raw_rows import ContextRows
 from dmliv.kernels.additive import AdditiveKernel, Inputs, Term
 from dmliv.kernels.features import FourierFeatures, KernelFeatures, LandmarkFeatures
@@ -37,9 +38,9 @@ from dmliv.second_stage.structural import StructuralModel
 
 
 @singledispatch
-def write_model(model: StructuralModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
-    """Write h of contexts and actions (model units); return its value, shape (n, 1)."""
-    del graph, rows, action
+def write_model(model: StructuralModel, rows: ContextRows, action: Block) -> Block:
+    """Write h of contexts and actions (model units); return its values, shape (n, 1)."""
+    del rows, action
     raise InputError(
         f"Expected a network, a kernel or a linear model for an export, got {type(model).__name__}; serve it "
         "with save and dmliv.load."
@@ -47,8 +48,8 @@ def write_model(model: StructuralModel, graph: GraphBuilder, rows: ContextRows, 
 
 
 @write_model.register
-def _(model: RegressorStructuralModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
-    del graph, rows, action
+def _(model: RegressorStructuralModel, rows: ContextRows, action: Block) -> Block:
+    del rows, action
     raise InputError(
         "Expected a network, a kernel or a linear model for an export, got a regressor of scikit-learn such "
         "as trees; fit with learners=neural() or kernel(), or serve the model with save and dmliv.load."
@@ -56,130 +57,108 @@ def _(model: RegressorStructuralModel, graph: GraphBuilder, rows: ContextRows, a
 
 
 @write_model.register
-def _(model: AdversarialModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
-    return write_model(model.networks, graph, rows, action)
+def _(model: AdversarialModel, rows: ContextRows, action: Block) -> Block:
+    return write_model(model.networks, rows, action)
 
 
 @write_model.register
-def _(model: NeuralStructuralModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
-    centre = write_centre(graph, model.encoder, rows)
-    context = write_context(graph, model.encoder, model.encoding, rows, centre)
-    own = write_action(graph, model.encoder, model.encoding, action, centre)
-    return _write_networks(graph, model.net, graph.side_by_side([context, own]))
+def _(model: NeuralStructuralModel, rows: ContextRows, action: Block) -> Block:
+    centre = write_centre(model.encoder, rows)
+    context = write_context(model.encoder, model.encoding, rows, centre)
+    own = write_action(model.encoder, model.encoding, action, centre)
+    return _write_networks(model.net, side_by_side([context, own]))
 
 
 @write_model.register
-def _(model: LinearStructuralModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
-    columns = graph.side_by_side([write_standardised(graph, model.encoder.context, rows), action])
-    coefficients = model.coefficients
-    return graph.affine(columns, coefficients[1:, None], coefficients[:1], rows.n_rows).name
+def _(model: LinearStructuralModel, rows: ContextRows, action: Block) -> Block:
+    columns = side_by_side([write_standardised(model.encoder.context, rows), action])
+    return columns @ model.coefficients[1:, None] + model.coefficients[:1]
 
 
 @write_model.register
-def _(model: KernelModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
-    columns = graph.side_by_side([action, write_standardised(graph, model.encoder, rows)])
-    return _write_kernel(graph, model.features, model.weights, columns)
+def _(model: KernelModel, rows: ContextRows, action: Block) -> Block:
+    columns = side_by_side([action, write_standardised(model.encoder, rows)])
+    return _write_kernel(model.features, model.weights, columns)
 
 
 @write_model.register
-def _(model: PilotedModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
-    pilot = write_model(model.pilot, graph, rows, action)
+def _(model: PilotedModel, rows: ContextRows, action: Block) -> Block:
+    pilot = write_model(model.pilot, rows, action)
     if model.remainder is None:
         return pilot
-    return graph.node("Add", pilot, write_model(model.remainder, graph, rows, action))
+    return pilot + write_model(model.remainder, rows, action)
 
 
 @write_model.register
-def _(model: PilotModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
+def _(model: PilotModel, rows: ContextRows, action: Block) -> Block:
     space = model.space
-    inputs = _PilotInputs.write(graph, space, rows, action)
+    inputs = _PilotInputs.write(space, rows, action)
     kernel = space.kernel.part(STRUCTURAL)
-    return _write_sum(graph, kernel, space.landmarks, model.weights, model.level, inputs, rows)
+    return _write_sum(kernel, space.landmarks, model.weights, model.level, inputs)
 
 
 @write_model.register
-def _(model: FeatureModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
+def _(model: FeatureModel, rows: ContextRows, action: Block) -> Block:
     plain = model.reader.encoding == "standardised"
     write = write_standardised if plain else write_piecewise_linear
-    context = write(graph, model.reader.encoder, rows)
-    return _mean(graph, [_write_fit(graph, fit, rows, context, action) for fit in model.fits])
+    context = write(model.reader.encoder, rows)
+    return _mean([_write_fit(fit, context, action) for fit in model.fits])
 
 
 @write_model.register
-def _(model: SeriesModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
-    without_first = [graph.pick(block, np.arange(1, block.width)) for block in rows.levels]
-    columns = graph.side_by_side([rows.numeric, *without_first])
+def _(model: SeriesModel, rows: ContextRows, action: Block) -> Block:
+    columns = side_by_side([rows.numeric, *(block.pick(range(1, block.width)) for block in rows.levels)])
     if model.action_spec.kind == "discrete":
-        features = graph.pick(action, np.arange(1, action.width))
+        features = action.pick(range(1, action.width))
     else:
-        spec = model.action_spec
-        values = graph.scaled(action, -spec.mean / spec.scale, 1.0 / spec.scale)
-        features = graph.side_by_side(
-            [
-                _write_powers(graph, basis, graph.pick(values, np.array([position])))
-                for position, basis in enumerate(model.bases)
-            ]
-        )
-    slopes = graph.affine(columns, model.slopes[1:], model.slopes[0], rows.n_rows)
-    base = graph.affine(columns, model.base[1:, None], model.base[:1], rows.n_rows)
-    effects = graph.row_sums(graph.node("Mul", slopes.name, features.name))
-    outcome = Block(graph.node("Add", base.name, effects), 1)
-    return graph.scaled(outcome, model.outcome_spec.mean, model.outcome_spec.scale).name
+        values = action * model.action_spec.scale + model.action_spec.mean
+        powers = [_write_powers(basis, values.pick([i])) for i, basis in enumerate(model.bases)]
+        features = side_by_side(powers)
+    slopes = columns @ model.slopes[1:] + model.slopes[:1]
+    base = columns @ model.base[1:, None] + model.base[:1]
+    outcome = base + (slopes * features).row_sums()
+    return (outcome - model.outcome_spec.mean) / model.outcome_spec.scale
 
 
 @write_model.register
-def _(model: AveragedModel, graph: GraphBuilder, rows: ContextRows, action: Block) -> str:
+def _(model: AveragedModel, rows: ContextRows, action: Block) -> Block:
     k = len(model.controls)
-    wide = rows.crossed(graph, model.controls, model.n_levels)
-    values = write_model(model.model, graph, wide, graph.repeated(action, k, rows.n_rows))
-    by_row = graph.node("Reshape", values, graph.constant([-1, k]))
-    return graph.node("MatMul", by_row, graph.constant(model.weight[:, None]))
+    wide = rows.crossed(model.controls, model.n_levels)
+    values = write_model(model.model, wide, action.repeated(k))
+    return values.folded(k) @ model.weight[:, None]
 
 
-def _write_networks(graph: GraphBuilder, net: StackedMLP, inputs: Block) -> str:
+def _write_networks(net: StackedMLP, inputs: Block) -> Block:
     """Write all members side by side and return their mean, shape (n, outputs)."""
-    value = inputs.name
-    layers = [
-        (weight.detach().cpu().double().numpy(), bias.detach().cpu().double().numpy())
-        for weight, bias in net.layers()
-    ]
-    for number, (weight, bias) in enumerate(layers):
-        if number:
-            value = graph.node("Relu", value)
-        value = graph.node("MatMul", value, graph.constant(weight))
-        value = graph.node("Add", value, graph.constant(bias))
-    return graph.node("ReduceMean", value, graph.constant([0]), keepdims=0)
+    values = inputs
+    for number, (weight, bias) in enumerate(net.layers()):
+        values = (values.apply("Relu") if number else values) @ _numbers(weight) + _numbers(bias)
+    return values.apply("ReduceMean", np.array([0]), keepdims=0)
 
 
-def _write_kernel(graph: GraphBuilder, features: KernelFeatures, weights: FloatArray, columns: Block) -> str:
+def _write_kernel(features: KernelFeatures, weights: FloatArray, columns: Block) -> Block:
     if isinstance(features, FourierFeatures):
-        height = np.sqrt(2.0 / features.width)
-        angles = graph.node("MatMul", columns.name, graph.constant(features.frequencies))
-        cosines = graph.node("Cos", graph.node("Add", angles, graph.constant(features.phases)))
-        return graph.node("MatMul", cosines, graph.constant((height * weights)[:, None]))
+        height = float(np.sqrt(2.0 / features.width))
+        return (columns @ features.frequencies + features.phases).apply("Cos") @ (height * weights)[:, None]
     if not isinstance(features, LandmarkFeatures):
         raise InputError(
             f"Expected landmark or Fourier features for an export, got {type(features).__name__}; serve the "
             "model with save and dmliv.load."
         )
-    distance = _write_distances(graph, columns, features.landmarks, features.scales)
-    kernel = _write_bell(graph, distance)
-    return graph.node("MatMul", kernel, graph.constant((features.whitening @ weights)[:, None]))
+    distance = _write_distances(columns, features.landmarks, features.scales)
+    return _bell(distance) @ (features.whitening @ weights)[:, None]
 
 
-def _write_distances(graph: GraphBuilder, columns: Block, landmarks: FloatArray, scales: FloatArray) -> str:
+def _write_distances(columns: Block, landmarks: FloatArray, scales: FloatArray) -> Block:
     """Write squared distances of rows and landmarks (m, width) in length scales (width,), shape (n, m)."""
     scaled = landmarks / scales
-    rows = graph.node("Div", columns.name, graph.constant(scales))
-    squares = graph.node(
-        "Add", graph.row_sums(graph.node("Mul", rows, rows)), graph.constant(np.sum(scaled**2, axis=1))
-    )
-    products = graph.node("MatMul", rows, graph.constant(2.0 * scaled.T))
-    return graph.node("Max", graph.node("Sub", squares, products), graph.constant(0.0))
+    own = columns / scales
+    squares: Block = (own * own).row_sums() + np.sum(scaled**2, axis=1)
+    return (squares - own @ (2.0 * scaled.T)).apply("Max", 0.0)
 
 
-def _write_bell(graph: GraphBuilder, squared_distance: str) -> str:
-    return graph.node("Exp", graph.node("Mul", squared_distance, graph.constant(-0.5)))
+def _bell(squared_distance: Block) -> Block:
+    return (squared_distance * -0.5).apply("Exp")
 
 
 @dataclass(frozen=True)
@@ -191,139 +170,109 @@ class _PilotInputs:
     curve: Block
 
     @classmethod
-    def write(cls, graph: GraphBuilder, space: PilotSpace, rows: ContextRows, action: Block) -> _PilotInputs:
+    def write(cls, space: PilotSpace, rows: ContextRows, action: Block) -> _PilotInputs:
         columns = space.columns
-        own = graph.pick(write_standardised(graph, columns.encoder, rows), columns.order)
-        means = [_write_column_mean(graph, mean, own, rows) for mean in columns.centre]
-        centre = graph.side_by_side([Block(mean, 1) for mean in means])
-        context = graph.side_by_side([own, centre])
+        own = write_standardised(columns.encoder, rows).pick(columns.order)
+        centre = side_by_side([_write_column_mean(mean, own) for mean in columns.centre])
+        context = side_by_side([own, centre])
         if not columns.bends:
             # The probability of the first level is what the others leave.
-            others = graph.row_sums(centre.name)
-            first = graph.node("Sub", graph.constant(1.0), others)
-            centre = graph.side_by_side([Block(first, 1), centre])
-        moved = graph.node("Sub", action.name, centre.name)
-        centred = Block(graph.node("Div", moved, graph.constant(columns.spread)), action.width)
-        return cls(context, graph.side_by_side([action, centred, centre]), action)
+            centre = side_by_side([centre.row_sums() * -1.0 + 1.0, centre])
+        centred = (action - centre) / columns.spread
+        return cls(context, side_by_side([action, centred, centre]), action)
 
 
-def _write_column_mean(graph: GraphBuilder, mean: ColumnMean, context: Block, rows: ContextRows) -> str:
+def _write_column_mean(mean: ColumnMean, context: Block) -> Block:
     """Write the mean of an action column in each context, shape (n, 1)."""
-    inputs = _PilotInputs(context, NO_COLUMNS, NO_COLUMNS)
-    return _write_sum(graph, mean.kernel, mean.landmarks, mean.weights, mean.level, inputs, rows)
+    inputs = _PilotInputs(context, context, context)
+    return _write_sum(mean.kernel, mean.landmarks, mean.weights, mean.level, inputs)
 
 
 def _write_sum(
-    graph: GraphBuilder,
     kernel: AdditiveKernel,
     landmarks: Inputs,
     landmark_weights: FloatArray,
-    constant: float,
+    level: float,
     inputs: _PilotInputs,
-    rows: ContextRows,
-) -> str:
+) -> Block:
     """Write a constant plus a sum over landmarks, shape (n, 1)."""
-    values = []
+    total = inputs.context.each_row(np.array([level]))
     for term, where in kernel.located:
         parameters = kernel.parameters[where]
         weights = np.exp(2.0 * parameters[0]) * landmark_weights
-        factors = _write_term(graph, kernel.blocks, landmarks, term, parameters[1:], inputs)
-        if not factors:
-            constant += float(weights.sum())
-            continue
-        product = factors[0]
-        for factor in factors[1:]:
-            product = graph.node("Mul", product, factor)
-        values.append(graph.node("MatMul", product, graph.constant(weights[:, None])))
-    total = graph.affine(NO_COLUMNS, np.empty((0, 1)), np.array([constant]), rows.n_rows).name
-    for value in values:
-        total = graph.node("Add", total, value)
+        factors = _write_term(kernel.blocks, landmarks, term, parameters[1:], inputs)
+        total = total + (reduce(mul, factors) @ weights[:, None] if factors else weights.sum())
     return total
 
 
 def _write_term(
-    graph: GraphBuilder,
     columns_of_blocks: Sequence[tuple[int, int]],
     landmarks: Inputs,
     term: Term,
     log_scales: FloatArray,
     inputs: _PilotInputs,
-) -> list[str]:
+) -> list[Block]:
     """Write the factors of a term between rows and landmarks, each (n, m); none where it is a constant."""
-    factors: list[str] = []
+    factors: list[Block] = []
     scales, n_context = np.exp(log_scales), len(term.context)
     if term.linear:
-        factors.append(graph.node("MatMul", inputs.context.name, graph.constant(landmarks.context.T)))
+        factors.append(inputs.context @ landmarks.context.T)
     if term.line:
         line = np.array(term.line)
-        own = graph.pick(inputs.line, line)
-        factors.append(graph.node("MatMul", own.name, graph.constant(landmarks.line[:, line].T)))
+        factors.append(inputs.line.pick(line) @ landmarks.line[:, line].T)
     if term.context:
         blocks = [np.arange(*columns_of_blocks[block]) for block in term.context]
         columns = np.concatenate(blocks)
         # Matern 3/2: the distance is multiplied by the root of three.
         by_column = np.repeat(scales[:n_context], [len(block) for block in blocks]) / np.sqrt(3.0)
-        own = graph.pick(inputs.context, columns)
-        distance = graph.node("Sqrt", _write_distances(graph, own, landmarks.context[:, columns], by_column))
-        decay = graph.node("Exp", graph.node("Neg", distance))
-        factors.append(graph.node("Mul", graph.node("Add", distance, graph.constant(1.0)), decay))
+        own = inputs.context.pick(columns)
+        distance = _write_distances(own, landmarks.context[:, columns], by_column).apply("Sqrt")
+        factors.append((distance + 1.0) * distance.apply("Neg").apply("Exp"))
     if term.curve:
         curve = np.array(term.curve)
-        own, points, widths = graph.pick(inputs.curve, curve), landmarks.curve[:, curve], scales[n_context:]
-        bell = _write_bell(graph, _write_distances(graph, own, points, widths))
-        from_zero = _write_bell(graph, _write_distances(graph, own, np.zeros((1, len(curve))), widths))
+        own, points, widths = inputs.curve.pick(curve), landmarks.curve[:, curve], scales[n_context:]
+        from_zero = _write_distances(own, np.zeros((1, len(curve))), widths)
         heights = np.exp(-0.5 * np.sum((points / widths) ** 2, axis=1))
-        anchor = graph.node("Mul", from_zero, graph.constant(heights))
-        factors.append(graph.node("Sub", bell, anchor))
+        bell = _bell(_write_distances(own, points, widths))
+        factors.append(bell - _bell(from_zero) * heights)
     return factors
 
 
-def _write_fit(graph: GraphBuilder, fit: FeatureFit, rows: ContextRows, context: Block, action: Block) -> str:
+def _write_fit(fit: FeatureFit, context: Block, action: Block) -> Block:
     """Write one fit of deep features: all products of [psi, 1] and [xi, 1]."""
-    u = fit.coefficients.detach().cpu().double().numpy()
-    xi = _write_map(graph, fit.context_map, context, rows.n_rows)
-    psi = _write_map(graph, fit.action_map, action, rows.n_rows)
-    by_context = graph.affine(xi, u[:, :-1].T, u[:, -1], rows.n_rows)
-    weights = graph.pick(by_context, np.arange(psi.width))
-    level = graph.pick(by_context, np.array([psi.width]))
-    return graph.node("Add", level.name, graph.row_sums(graph.node("Mul", weights.name, psi.name)))
+    u = _numbers(fit.coefficients)
+    weights = _write_map(fit.context_map, context) @ u[:, :-1].T + u[:, -1]
+    psi = _write_map(fit.action_map, action)
+    level, slopes = weights.pick([psi.width]), weights.pick(range(psi.width))
+    return level + (slopes * psi).row_sums()
 
 
-def _write_map(graph: GraphBuilder, feature_map: FeatureMap, inputs: Block, n_rows: str) -> Block:
-    block = inputs
+def _write_map(feature_map: FeatureMap, values: Block) -> Block:
     for part in feature_map.body:
         if isinstance(part, nn.Linear):
-            weight, bias = (each.detach().cpu().double().numpy() for each in (part.weight, part.bias))
-            block = graph.affine(block, weight.T, bias, n_rows)
+            values = values @ _numbers(part.weight).T + _numbers(part.bias)
         elif isinstance(part, nn.BatchNorm1d):
-            block = _write_normalisation(graph, part, block)
+            state = {name: _numbers(each) for name, each in part.state_dict().items()}
+            factor = state["weight"] / np.sqrt(state["running_var"] + part.eps)
+            values = values * factor + (state["bias"] - state["running_mean"] * factor)
         else:
-            block = Block(graph.node("Relu", block.name), block.width)
-    return block
+            values = values.apply("Relu")
+    return values
 
 
-def _write_normalisation(graph: GraphBuilder, layer: nn.BatchNorm1d, block: Block) -> Block:
-    state = {name: values.detach().cpu().double().numpy() for name, values in layer.state_dict().items()}
-    factor = state["weight"] / np.sqrt(state["running_var"] + layer.eps)
-    scaled = graph.node("Mul", block.name, graph.constant(factor))
-    shift = graph.constant(state["bias"] - state["running_mean"] * factor)
-    return Block(graph.node("Add", scaled, shift), block.width)
-
-
-def _write_powers(graph: GraphBuilder, basis: PowerBasis, column: Block) -> Block:
-    blocks = [column]
-    centred = graph.node("Sub", column.name, graph.constant(basis.centre))
-    for power in range(2, basis.degree + 1):
-        blocks.append(Block(graph.node("Pow", centred, graph.constant(float(power))), 1))
+def _write_powers(basis: PowerBasis, column: Block) -> Block:
+    blocks = [
+        column,
+        *((column - basis.centre).apply("Pow", float(power)) for power in range(2, basis.degree + 1)),
+    ]
     if len(basis.knots):
-        beyond = graph.node("Relu", graph.node("Sub", column.name, graph.constant(basis.knots)))
-        raised = graph.node("Pow", beyond, graph.constant(float(basis.degree)))
-        blocks.append(Block(raised, len(basis.knots)))
-    return graph.side_by_side(blocks)
+        blocks.append((column - basis.knots).apply("Relu").apply("Pow", float(basis.degree)))
+    return side_by_side(blocks)
 
 
-def _mean(graph: GraphBuilder, values: list[str]) -> str:
-    total = values[0]
-    for value in values[1:]:
-        total = graph.node("Add", total, value)
-    return graph.node("Mul", total, graph.constant(1.0 / len(values)))
+def _mean(values: list[Block]) -> Block:
+    return reduce(add, values) * (1.0 / len(values))
+
+
+def _numbers(values: Tensor) -> FloatArray:
+    return np.asarray(values.detach().cpu().double())

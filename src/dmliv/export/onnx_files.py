@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dmliv.data import OutcomeSpec
 from dmliv.data.files import write_atomically
 from dmliv.errors import InputError
 from dmliv.estimators.base import CounterfactualEstimator
-from dmliv.export.graph import GraphBuilder
+from dmliv.export.graph import Block
 from dmliv.export.models import write_model
 from dmliv.export.raw_rows import InputReader, level_numbers
 from dmliv.inference.counterfactual import Counterfactual
@@ -75,14 +74,11 @@ def to_onnx(model: CounterfactualEstimator | GreedyPolicy, path: str | os.PathLi
 
 
 def _estimator_content(fitted: Counterfactual, name: str) -> bytes:
-    graph = GraphBuilder()
-    reader = InputReader(graph)
+    reader = InputReader()
     action = reader.action(fitted.action)
     rows = reader.context(fitted.context)
-    value = write_model(fitted.model, graph, rows, action)
-    outcome = reader.with_nan(_in_user_units(graph, value, fitted.outcome))
-    flat = graph.node("Reshape", outcome, graph.constant([-1]))
-    return graph.content({OUTCOME_OUTPUT: (flat, False)}, _description(name, reader))
+    outcome = write_model(fitted.model, rows, action) * fitted.outcome.scale + fitted.outcome.mean
+    return _content(name, reader, {OUTCOME_OUTPUT: (_unless(reader, np.nan, outcome), False)})
 
 
 def _policy_content(policy: GreedyPolicy) -> bytes:
@@ -97,26 +93,20 @@ def _policy_content(policy: GreedyPolicy) -> bytes:
             "Expected a policy without min_support for an export, got one with it; leave "
             "min_support out, or serve the model with save and dmliv.load."
         )
-    graph = GraphBuilder()
-    reader = InputReader(graph)
+    reader = InputReader()
     rows = reader.context(fitted.context)
     n_candidates = len(space.vectors)
-    wide = rows.repeated(graph, n_candidates)
-    value = write_model(fitted.model, graph, wide, graph.tiled(space.vectors, rows.n_rows))
-    outcome = _in_user_units(graph, value, fitted.outcome)
-    by_row = graph.node("Reshape", outcome, graph.constant([-1, n_candidates]))
-    net = graph.node("Sub", by_row, graph.constant(policy._cost.of_candidates))
-    best = graph.node("ArgMax", net, axis=1, keepdims=0)
-    bad = graph.node("Reshape", reader.is_unusable(), graph.constant([-1]))
-    highest = graph.node("ReduceMax", net, graph.constant([1]), keepdims=0)
+    values = write_model(fitted.model, rows.repeated(n_candidates), rows.numeric.tiled(space.vectors))
+    outcome = (values * fitted.outcome.scale + fitted.outcome.mean).folded(n_candidates)
+    net = outcome - policy._cost.of_candidates
+    best = net.apply("ArgMax", width=1, axis=1)
     outputs = {}
     for name, candidates in _candidate_columns(policy).items():
-        chosen = graph.node("Gather", graph.constant(candidates), best, axis=0)
         text = candidates.dtype.kind in "OU"
-        missing = graph.constant(np.array("" if text else np.nan))
-        outputs[name] = (graph.node("Where", bad, missing, chosen), text)
-    outputs[OUTCOME_OUTPUT] = (graph.node("Where", bad, graph.constant(np.nan), highest), False)
-    return graph.content(outputs, _description("GreedyPolicy", reader))
+        outputs[name] = (_unless(reader, "" if text else np.nan, best.chosen_from(candidates)), text)
+    highest = net.apply("ReduceMax", np.array([1]), width=1)
+    outputs[OUTCOME_OUTPUT] = (_unless(reader, np.nan, highest), False)
+    return _content("GreedyPolicy", reader, outputs)
 
 
 def _candidate_columns(policy: GreedyPolicy) -> dict[str, npt.NDArray[Any]]:
@@ -131,10 +121,11 @@ def _candidate_columns(policy: GreedyPolicy) -> dict[str, npt.NDArray[Any]]:
     return {ACTION_OUTPUT: level_numbers(spec)[policy._space.vectors.argmax(axis=1)]}
 
 
-def _in_user_units(graph: GraphBuilder, value: str, outcome: OutcomeSpec) -> str:
-    scaled = graph.node("Mul", value, graph.constant(outcome.scale))
-    return graph.node("Add", scaled, graph.constant(outcome.mean))
+def _unless(reader: InputReader, missing: float | str, values: Block) -> Block:
+    """Return values (n, 1), or what stands for none in rows that cannot be used."""
+    return reader.is_unusable().apply("Where", np.array(missing), values)
 
 
-def _description(name: str, reader: InputReader) -> dict[str, str]:
-    return {"model": name, "dmliv": version("dmliv"), "columns": json.dumps(reader.columns)}
+def _content(name: str, reader: InputReader, outputs: dict[str, tuple[Block, bool]]) -> bytes:
+    told = {"model": name, "dmliv": version("dmliv"), "columns": json.dumps(reader.columns)}
+    return reader.graph.content(outputs, told)
