@@ -139,7 +139,9 @@ def _write_networks(net: StackedMLP, inputs: Block) -> Block:
 def _write_kernel(features: KernelFeatures, weights: FloatArray, columns: Block) -> Block:
     if isinstance(features, FourierFeatures):
         height = float(np.sqrt(2.0 / features.width))
-        return (columns @ features.frequencies + features.phases).apply("Cos") @ (height * weights)[:, None]
+        # A sine, because older onnxruntimes have no cosine in double precision.
+        angles = columns @ features.frequencies + (features.phases + 0.5 * np.pi)
+        return angles.apply("Sin") @ (height * weights)[:, None]
     if not isinstance(features, LandmarkFeatures):
         raise InputError(
             f"Expected landmark or Fourier features for an export, got {type(features).__name__}; serve the "
