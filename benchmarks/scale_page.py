@@ -17,8 +17,8 @@ def render(known: dict[str, Any]) -> str:
         "nothing else running; fits from Parquet ran beside other work, so that processor seconds are their",
         "fair measure.",
         "",
-        "Fits in memory are those of today's default, whose pilot learns from at most 50,000 rows. **Fits from",
-        "Parquet and the section on batch sizes are of an earlier version, without a pilot.**",
+        "Fits in memory are those of today's default, whose pilot learns from at most 50,000 rows. **Fits",
+        "from Parquet and the section on batch sizes are of an earlier version, without a pilot.**",
         "",
     ]
     for part, write in SECTIONS.items():

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from dmliv.data import FloatArray, Table
 from dmliv.data.savable import savable
-from dmliv.inference.functionals import Band, Functional
+from dmliv.inference.functionals import POINTWISE, Band, Functional
 from dmliv.kernels.linear_algebra import RANK_TOLERANCE, orthonormal, residualised
 
 # Spread over size below which a column is a constant with rounding errors.
@@ -214,10 +214,17 @@ class LinearUncertainty:
     design: Design
     covariance: FloatArray
 
+    name: ClassVar[str] = "asymptotic"
+
     @property
     def width(self) -> int:
         """Number of coefficients."""
         return len(self.covariance)
+
+    @property
+    def words(self) -> str:
+        """What the intervals are."""
+        return f"{POINTWISE}."
 
     def evaluate(self, context: Table, action: FloatArray) -> FloatArray:
         """Return the features of every row, shape (n, p)."""

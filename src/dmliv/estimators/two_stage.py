@@ -27,7 +27,7 @@ from dmliv.errors import InputError, check_whole
 from dmliv.estimators.base import CounterfactualEstimator
 from dmliv.first_stage.crossfit import FirstStage, cross_fit
 from dmliv.first_stage.nuisances import Exogenous, OutcomeLearner, PilotLearner
-from dmliv.inference import Debiased
+from dmliv.inference import Debiased, Posterior
 from dmliv.inference.bootstrap import TwoStageFit
 from dmliv.inference.choice import InferenceLike, read_inference
 from dmliv.inference.counterfactual import Counterfactual
@@ -162,9 +162,12 @@ class TwoStageIV(CounterfactualEstimator):
             the mean over at most 200 training rows of ``W``. Columns that are in ``X`` as well count once.
         sample_weight : array-like, shape (n,), optional
             Non-negative row weights.
-        inference : {"debiased", "bootstrap"}, Debiased, Bootstrap or None
+        inference : {"debiased", "posterior", "bootstrap"}, Debiased, Posterior, Bootstrap or None
             What the verbs that end in ``_interval`` answer from; None leaves them out. ``"debiased"`` costs a
-            part of a fit, ``"bootstrap"`` fifty replicates.
+            part of a fit, ``"bootstrap"`` fifty replicates. ``"posterior"`` is the narrowest and costs least;
+            it rests on the pilot's assumption, and ``"debiased"`` takes its place where the moments of the
+            instrument contradict the pilot or the instrument is too weak for one. ``inference_`` says which
+            it is.
         cluster : array-like, shape (n,), optional
             Labels of groups of rows that depend on each other. A cluster stays in one fold and counts as one
             observation in standard errors.
@@ -216,6 +219,8 @@ class TwoStageIV(CounterfactualEstimator):
         wanted = read_inference(inference)
         if isinstance(wanted, Debiased):
             wanted.check(self.n_folds)
+        elif isinstance(wanted, Posterior):
+            wanted.check(self.n_folds, request.pilot)
         learners, pilot, runtime = request.learners, request.pilot, request.runtime
         first_seed, second_seed = request.seeds(2)
         with single_thread():
@@ -232,7 +237,11 @@ class TwoStageIV(CounterfactualEstimator):
             )
             model = fit_structural(learners.structural, data, first_stage, seed=second_seed, runtime=runtime)
             uncertainty: Uncertainty | None = None
-            if isinstance(wanted, Debiased):
+            if isinstance(wanted, Posterior) and not wanted.suits(first_stage, model):
+                wanted = Debiased()
+            if isinstance(wanted, Posterior):
+                uncertainty = wanted.learn(data, first_stage, cluster=groups)
+            elif isinstance(wanted, Debiased):
                 uncertainty = wanted.learn(
                     data,
                     first_stage,
@@ -317,6 +326,12 @@ class TwoStageIV(CounterfactualEstimator):
         self.structural_model_ = model
         self.nuisance_losses_ = losses
         self.counterfactual_ = counterfactual
+
+    @property
+    def inference_(self) -> str | None:
+        """What intervals are made of: "debiased", "posterior" or "bootstrap"; None for no intervals."""
+        uncertainty = self._fitted().uncertainty
+        return None if uncertainty is None else uncertainty.name
 
     def diagnostics(self) -> Diagnostics:
         """Return how far the fit can be trusted: strength, moments, support, balance; print it.

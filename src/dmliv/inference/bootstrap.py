@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from joblib import delayed
@@ -110,10 +110,20 @@ class ReplicateUncertainty:
 
     models: tuple[StructuralModel, ...]
 
+    name: ClassVar[str] = "bootstrap"
+
     @property
     def width(self) -> int:
         """Number of replicates."""
         return len(self.models)
+
+    @property
+    def words(self) -> str:
+        """What the intervals are."""
+        return (
+            f"Bands and intervals contain 95 % of {self.width} bootstrap fits with random row weights. They "
+            "show the sampling variation of the model, not its bias."
+        )
 
     def evaluate(self, context: Table, action: FloatArray) -> FloatArray:
         """Return h of every replicate, shape (n, replicates)."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -30,8 +31,9 @@ from dmliv.errors import InputError, check_number, check_whole
 from dmliv.first_stage.crossfit import FirstStage
 from dmliv.first_stage.distributions import ActionDistribution
 from dmliv.first_stage.nuisances import Exogenous
-from dmliv.inference.functionals import Band, Functional
+from dmliv.inference.functionals import POINTWISE, Band, Functional
 from dmliv.inference.landmarks import KernelLandmarks
+from dmliv.inference.scores import ScoreProducts
 from dmliv.kernels.features import LandmarkFeatures, chunks, gaussian_kernel
 from dmliv.kernels.projected import ActionMeans
 from dmliv.nets.encoding import TableEncoder
@@ -136,7 +138,7 @@ class Debiased:
         rows = np.flatnonzero(data.weight > 0.0)
         width = landmarks.features.width
         moment, balance = np.zeros(width), np.zeros((width, width))
-        scores = _Scores.empty(width, cluster)
+        scores = ScoreProducts(width, cluster)
         with runtime.progress.stage("debiasing", n_folds) as advance:
             for fold, member in enumerate(first_stage.fold_members):
                 of_member = _distribution_of_member(first_stage, exogenous, member)
@@ -155,7 +157,7 @@ class Debiased:
                     balance += features.T @ (weight[part][:, None] * weights)
                 advance()
         imbalance = self.smooth_bias * (balance - np.eye(width))
-        covariance = _NOISE_FACTOR**2 * scores.squares() + imbalance.T @ imbalance
+        covariance = _NOISE_FACTOR**2 * scores.sum() + imbalance.T @ imbalance
         sizes = float(self.smooth_bias), float(self.rough_bias)
         return SeriesUncertainty(landmarks.encoder, landmarks.features, moment, covariance, *sizes)
 
@@ -229,10 +231,23 @@ class SeriesUncertainty:
     smooth_bias: float
     rough_bias: float
 
+    name: ClassVar[str] = "debiased"
+
     @property
     def width(self) -> int:
         """Number of features."""
         return self.features.width
+
+    @property
+    def words(self) -> str:
+        """What the intervals are."""
+        return (
+            f"{POINTWISE} and the model's error has no jumps. In simulations intervals of means and "
+            "pointwise bands cover the truth as often as they should where effects are smooth; with twenty "
+            "context columns bands covered it in only 80 % of cases. They are centred on the model's answer "
+            "after a correction for its bias, so the model's own curve need not lie in the middle, nor even "
+            "inside."
+        )
 
     def evaluate(self, context: Table, action: FloatArray) -> FloatArray:
         """Return the features of every row, shape (n, width)."""
@@ -273,32 +288,6 @@ class SeriesUncertainty:
         estimate = plug_in + applied @ self.correction
         variance = np.einsum("nd,de,ne->n", applied, self.covariance, applied) + unseen
         return Band.normal(estimate, variance, alpha)
-
-
-@savable
-@dataclass(eq=False)
-class _Scores:
-    """Sums of products of scores: of rows, or of clusters whose rows are added up first."""
-
-    products: FloatArray
-    codes: IntArray | None
-    totals: FloatArray
-
-    @classmethod
-    def empty(cls, width: int, cluster: IntArray | None) -> _Scores:
-        if cluster is None:
-            return cls(np.zeros((width, width)), None, np.empty((0, width)))
-        labels, codes = np.unique(cluster, return_inverse=True)
-        return cls(np.zeros((width, width)), codes, np.zeros((len(labels), width)))
-
-    def add(self, rows: IntArray, scores: FloatArray) -> None:
-        if self.codes is None:
-            self.products += scores.T @ scores
-        else:
-            np.add.at(self.totals, self.codes[rows], scores)
-
-    def squares(self) -> FloatArray:
-        return self.products if self.codes is None else self.totals.T @ self.totals
 
 
 def _distribution_of_member(first_stage: FirstStage, exogenous: Exogenous, member: int) -> ActionDistribution:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Final, Protocol
 
 import numpy as np
 from scipy.stats import norm
@@ -19,6 +19,11 @@ from dmliv.errors import InputError
 
 # Gauss-Hermite points per action column for one, two and three columns.
 _SMOOTHING_POINTS = {1: 5, 2: 3, 3: 3}
+
+#: What intervals with a normal distribution are.
+POINTWISE: Final = (
+    "Bands and intervals are pointwise 95 % confidence intervals, valid if the instrument is valid"
+)
 
 Evaluate = Callable[[Table, FloatArray], FloatArray]
 """Takes contexts of n rows and actions (n, d), returns values (n, w)."""
@@ -109,9 +114,17 @@ class Band:
 class Uncertainty(Protocol):
     """What is known of the errors of a fitted h, in model units."""
 
+    name: ClassVar[str]
+    """What an estimator's ``inference_`` says."""
+
     @property
     def width(self) -> int:
         """Columns of :meth:`evaluate`."""
+        ...
+
+    @property
+    def words(self) -> str:
+        """What the intervals are, for people; one or more sentences."""
         ...
 
     def evaluate(self, context: Table, action: FloatArray) -> FloatArray:

@@ -7,9 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from dmliv.data import FloatArray, Table
-from dmliv.inference.bootstrap import ReplicateUncertainty
 from dmliv.inference.counterfactual import Counterfactual
-from dmliv.inference.debiased import SeriesUncertainty
 from dmliv.inference.functionals import Functional
 
 Interval: TypeAlias = tuple[float, float]
@@ -71,26 +69,3 @@ def grid_band(
         band = fitted.band(Functional(points, ((1.0, np.tile(vectors, (len(rows), 1))),)), ALPHA)
         lower[rows], upper[rows] = (each.reshape(len(rows), -1) for each in (band.lower, band.upper))
     return lower, upper
-
-
-def band_words(fitted: Counterfactual) -> str:
-    """Return what the bands and intervals are; nothing for a model without."""
-    if fitted.uncertainty is None:
-        return ""
-    if isinstance(fitted.uncertainty, ReplicateUncertainty):
-        return (
-            f"Bands and intervals contain 95 % of {fitted.uncertainty.width} bootstrap fits with random row "
-            "weights. They show the sampling variation of the model, not its bias."
-        )
-    pointwise = (
-        "Bands and intervals are pointwise 95 % confidence intervals, valid if the instrument is valid"
-    )
-    if isinstance(fitted.uncertainty, SeriesUncertainty):
-        return (
-            f"{pointwise} and the model's error has no jumps. In simulations intervals of means and "
-            "pointwise bands cover the truth as often as they should where effects are smooth; with twenty "
-            "context columns bands covered it in only 80 % of cases. They are centred on the model's answer "
-            "after a correction for its bias, so the model's own curve need not lie in the middle, nor even "
-            "inside."
-        )
-    return f"{pointwise}."

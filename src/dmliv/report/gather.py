@@ -23,7 +23,7 @@ from dmliv.policy.decisions import Decisions
 from dmliv.policy.spaces import Box, Interval
 from dmliv.progress import ProgressReporter, SilentProgress
 from dmliv.report.action_axes import action_axes, default_actions
-from dmliv.report.bands import band_words, grid_band, mean_band, mean_interval
+from dmliv.report.bands import grid_band, mean_band, mean_interval
 from dmliv.report.contents import (
     ActionAxis,
     ActionSection,
@@ -157,7 +157,7 @@ def gather(
         tree=tree,
         panel=panel,
         weighted=sample_weight is not None,
-        interval_words=band_words(fitted),
+        interval_words="" if fitted.uncertainty is None else fitted.uncertainty.words,
         pilot=pilot_words(estimator),
     )
 

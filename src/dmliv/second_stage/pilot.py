@@ -89,6 +89,10 @@ class Pilot:
         found[self.sample] = self.model.project_columns(self.first.context, distribution, self.sample)
         return found
 
+    def regression_inputs(self, data: TrainingData) -> Inputs:
+        """Return what the regression of the outcome sees of its rows, whose ``data`` these are."""
+        return _regression_inputs(self.first, data.action_spec.vectors(data.action))
+
     def evidence_against(
         self, data: TrainingData, distribution: ActionDistribution, *, seed: int
     ) -> dict[str, float]:
@@ -266,9 +270,7 @@ class ControlFunction:
 
     def _fit_with(self, rows: PilotRows, first: ActionMean, searched: Searched | None) -> Pilot:
         data, d, k = rows.data, rows.action.shape[1], first.control.columns.shape[1]
-        control = first.control.columns
-        moving = np.hstack([control, products(control, first.instrument)])
-        inputs = first.columns.inputs(first.context, rows.action, moving, control)
+        inputs = _regression_inputs(first, rows.action)
         blocks, terms = _outcome_terms(first, d, inputs.line.shape[1])
         regression = regress(
             start_kernel(blocks, terms, inputs, rows.generator),
@@ -309,6 +311,13 @@ class ControlFunction:
         }
         no_levels = np.zeros(1 + len(regression.fold_weights))
         return _finished(rows, first, regression, inputs, no_levels, details)
+
+
+def _regression_inputs(first: ActionMean, action: FloatArray) -> Inputs:
+    """Return contexts, actions and control variables of the rows of a first stage as the kernel sees them."""
+    control = first.control.columns
+    moving = np.hstack([control, products(control, first.instrument)])
+    return first.columns.inputs(first.context, action, moving, control)
 
 
 def _outcome_terms(

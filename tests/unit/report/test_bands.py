@@ -13,7 +13,7 @@ from dmliv import DMLIV
 from dmliv.diagnostics.findings import warnings_of
 from dmliv.inference.bootstrap import ReplicateUncertainty
 from dmliv.learners import neural
-from dmliv.report.bands import band_words, grid_band
+from dmliv.report.bands import grid_band
 from dmliv.report.contents import ReportContents
 from dmliv.report.gather import gather
 from dmliv.report.page import render
@@ -126,8 +126,9 @@ def test_a_curve_outside_its_band_is_drawn_and_a_wide_band_is_cut(contents: Repo
 
 def test_words_fit_the_kind_of_interval(banded: DMLIV, curved: DMLIV) -> None:
     fitted = banded.counterfactual_
-    assert "correction" in band_words(fitted)
-    assert band_words(curved.counterfactual_) == ""
+    assert fitted.uncertainty is not None
+    assert "correction" in fitted.uncertainty.words
     assert grid_band(curved.counterfactual_, None, np.zeros((1, 1))) == (None, None)  # type: ignore[arg-type]
     spread = replace(fitted, uncertainty=ReplicateUncertainty((fitted.model, fitted.model)))
-    assert "2 bootstrap fits" in band_words(spread)
+    assert spread.uncertainty is not None
+    assert "2 bootstrap fits" in spread.uncertainty.words
