@@ -32,6 +32,7 @@ class Finding:
     key : str
         Short name to ask for it by.
     name : str
+        Where it begins with "Share", numbers are shown in percent.
     value : float
         Not a number where it cannot be computed.
     threshold : float
@@ -55,15 +56,27 @@ class Finding:
     @property
     def shown(self) -> str:
         """The value as text; a dash where it cannot be computed."""
-        return _shown(self.value)
+        return self._text(self.value)
+
+    @property
+    def shown_threshold(self) -> str:
+        """The threshold as text; empty where there is none."""
+        return "" if math.isnan(self.threshold) else self._text(self.threshold)
 
     @property
     def warning(self) -> str:
         """The warning in full: the value, its threshold, and what to do; empty for other verdicts."""
         if self.verdict != "warning":
             return ""
-        limit = "" if math.isnan(self.threshold) else f" (threshold {_shown(self.threshold)})"
+        limit = f" (threshold {self.shown_threshold})" if self.shown_threshold else ""
         return f"{self.name} is {self.shown}{limit}. {self.advice}"
+
+    def _text(self, value: float) -> str:
+        if math.isnan(value):
+            return "-"
+        if self.name.startswith("Share"):
+            return f"{100.0 * value:.3g} %"
+        return f"{value:,.0f}" if abs(value) >= 100.0 else f"{value:.3g}"
 
 
 def warnings_of(findings: Iterable[Finding]) -> list[str]:
@@ -132,9 +145,9 @@ class Diagnostics:
         name_width = max(len(finding.name) for finding in self.findings)
         lines.append(f"{'':<{name_width}}  {'value':>9}  {'threshold':>9}  verdict")
         for finding in self.findings:
-            threshold = "" if math.isnan(finding.threshold) else _shown(finding.threshold)
             lines.append(
-                f"{finding.name:<{name_width}}  {finding.shown:>9}  {threshold:>9}  {finding.verdict}"
+                f"{finding.name:<{name_width}}  {finding.shown:>9}  {finding.shown_threshold:>9}  "
+                f"{finding.verdict}"
             )
         weak = [cell for cell in self.cells if cell.is_weak]
         if weak:
@@ -154,12 +167,6 @@ class Diagnostics:
             text = f"{finding.name}: {finding.meaning}"
             lines += textwrap.wrap(text, _WIDTH, initial_indent="- ", subsequent_indent="  ")
         return "\n".join(lines)
-
-
-def _shown(value: float) -> str:
-    if math.isnan(value):
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 100.0 else f"{value:.3g}"
 
 
 def _frame(columns: Sequence[str], rows: list[list[Any]]) -> Any:

@@ -160,7 +160,7 @@ def test_recommendations_of_every_row(model: Path, data: Path) -> None:
     # Dearer tickets sell less, so the lowest price wins everywhere: and says that it is an edge.
     assert set(found["recommended_price"]) == {15.0}
     assert all(found["at_edge"])
-    assert "at the edge of the actions on offer is 1 (threshold 0.5)" in result.stderr
+    assert "at the edge of the actions on offer is 100 % (threshold 50 %)" in result.stderr
     far = run("recommend", model, new, "--actions", "-500:25")
     assert far.exit_code == 0
     assert re.search(r"from the training mean to the action -500 is 1\d\d \(threshold 3\)", far.stderr)

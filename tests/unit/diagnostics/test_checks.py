@@ -39,7 +39,8 @@ def test_a_warning_starts_at_its_threshold(key: str, fine: float, crossed: float
     found = judge(key, crossed, where="out of fold")
     assert found.verdict == "warning"
     assert found.warning.startswith(f"{found.name} is ")
-    assert f"(threshold {found.threshold:g})" in found.warning
+    shown = f"{100.0 * found.threshold:g} %" if found.name.startswith("Share") else f"{found.threshold:g}"
+    assert f"(threshold {shown})" in found.warning
     assert found.warning.endswith(found.advice)
     assert judge(key, float("nan"), where="out of fold").verdict == "not testable"
 
