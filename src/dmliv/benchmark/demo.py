@@ -27,7 +27,7 @@ from dmliv.first_stage.nuisances import ActionModel, OutcomeModel
 from dmliv.problems import TicketDemand
 from dmliv.problems.ticket_demand import MAX_TIME, N_TYPES, to_action, to_price
 from dmliv.report.ordinary import OrdinaryRegression
-from dmliv.report.pilot_words import pilot_words
+from dmliv.report.words import pilot_words
 from dmliv.second_stage.pilot_model import PilotedModel
 from dmliv.second_stage.structural import StructuralModel
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from dmliv.data import FloatArray, IntArray
 from dmliv.errors import InputError
-from dmliv.problems.checks import as_column, as_contexts, is_finite_number
+from dmliv.problems.arguments import as_column, as_contexts, is_finite_number
 from dmliv.problems.drawn import CONTEXT, TEST_POINTS, DrawnProblem, stream
 
 _RETURN: Final = 0.1

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dmliv.data import FloatArray, IVData
-from dmliv.problems.checks import check_count, check_shift
+from dmliv.problems.arguments import check_count, check_shift
 
 Rows = NDArray[Any]
 """Contexts or instruments (n, d): floats, or an object array where some columns hold strings."""

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 
 from dmliv.data import FloatArray
-from dmliv.problems.checks import as_column, as_contexts, check_choice
+from dmliv.problems.arguments import as_column, as_contexts, check_choice
 from dmliv.problems.drawn import ACTION, CONTEXT, HIDDEN, INSTRUMENT, OWN, TEST_POINTS, DrawnProblem, stream
 
 EffectShape = Literal["constant", "linear", "curved"]

@@ -37,7 +37,7 @@ from numpy.typing import ArrayLike
 
 from dmliv.data import FloatArray, IntArray
 from dmliv.errors import InputError
-from dmliv.problems.checks import as_column
+from dmliv.problems.arguments import as_column
 from dmliv.problems.real_contexts import N_CONTEXTS
 
 Variant: TypeAlias = Literal["code", "text"]

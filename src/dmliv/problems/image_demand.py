@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from dmliv.data import FloatArray
 from dmliv.errors import InputError
+from dmliv.problems.arguments import as_contexts, check_choice
 from dmliv.problems.assets import DataDir
-from dmliv.problems.checks import as_contexts, check_choice
 from dmliv.problems.mnist import N_PIXELS, digits_shown, load_digits
 from dmliv.problems.protocol import Part
 from dmliv.problems.ticket_demand import N_TYPES, Demand

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from dmliv.data import FloatArray, IntArray, IVData
 from dmliv.errors import InputError
-from dmliv.problems.checks import as_column, as_contexts, check_bounds, check_choice, check_count
+from dmliv.problems.arguments import as_column, as_contexts, check_bounds, check_choice, check_count
 from dmliv.problems.equations import Equations
 from dmliv.problems.protocol import EvaluationSet
 from dmliv.problems.real_contexts import N_CONTEXTS

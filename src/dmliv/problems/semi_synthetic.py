@@ -26,8 +26,8 @@ from numpy.typing import ArrayLike
 
 from dmliv.data import FloatArray, IVData
 from dmliv.errors import InputError
+from dmliv.problems.arguments import check_choice
 from dmliv.problems.assets import DataDir
-from dmliv.problems.checks import check_choice
 from dmliv.problems.equations import Variant, equations
 from dmliv.problems.protocol import EvaluationSet
 from dmliv.problems.real_contexts import ihdp_contexts, pmcmr_contexts

@@ -39,7 +39,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dmliv.data import FloatArray, IVData
 from dmliv.errors import InputError
-from dmliv.problems.checks import (
+from dmliv.problems.arguments import (
     as_column,
     as_contexts,
     check_bounds,

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dmliv.data import FloatArray, IVData
 from dmliv.errors import InputError
-from dmliv.problems.checks import check_count
+from dmliv.problems.arguments import check_count
 
 
 @dataclass(frozen=True)

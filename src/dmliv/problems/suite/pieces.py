@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from dmliv.data import FloatArray
 from dmliv.errors import InputError
-from dmliv.problems.checks import as_column, as_contexts, check_confounding, check_not_negative
+from dmliv.problems.arguments import as_column, as_contexts, check_confounding, check_not_negative
 from dmliv.problems.drawn import (
     ACTION,
     CONTEXT,

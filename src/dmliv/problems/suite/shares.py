@@ -20,7 +20,7 @@ import numpy as np
 
 from dmliv.data import FloatArray
 from dmliv.errors import InputError
-from dmliv.problems.checks import is_finite_number
+from dmliv.problems.arguments import is_finite_number
 from dmliv.problems.drawn import Rows
 from dmliv.problems.suite.pieces import SuiteProblem
 
