@@ -19,6 +19,7 @@ from dmliv.cli.inputs_outputs import (
 )
 from dmliv.cli.options import (
     ACTION_KINDS,
+    INFERENCES,
     LEARNERS,
     METHODS,
     fit_options,
@@ -92,6 +93,13 @@ def fit(
             help="Estimate 95 % confidence intervals; by default where the method has them.",
         ),
     ] = None,
+    inference: Annotated[
+        str | None,
+        typer.Option(
+            help="How intervals are made, for dml-iv, ce-dml-iv and deepiv: debiased (the default), "
+            "posterior (narrower; for models with a pilot) or bootstrap."
+        ),
+    ] = None,
     cluster: Annotated[
         str | None, typer.Option(help="Column with cluster labels: rows of a cluster depend on each other.")
     ] = None,
@@ -116,8 +124,9 @@ def fit(
     require_choice("--method", method, METHODS)
     require_choice("--learners", learners, LEARNERS)
     require_choice("--action-kind", action_kind, ACTION_KINDS)
+    require_choice("--inference", inference, INFERENCES)
     estimator = make_estimator(method, learners, folds, seed, action_kind, pilot)
-    options = fit_options(method, folds, intervals, cluster)
+    options = fit_options(method, folds, intervals, cluster, inference)
     require_place(output)
     request = FitRequest(
         data=data,
@@ -133,6 +142,7 @@ def fit(
         output=output,
         options=options,
         intervals=intervals,
+        inference=inference,
         seed=seed,
         drop_missing=drop_missing,
         delimiter=delimiter,

@@ -49,6 +49,8 @@ class FitRequest:
         Megabytes beyond which a CSV file is read in parts.
     pilot : bool or None
         Whether a pilot is wanted; None if the command line does not say.
+    inference : str or None
+        How intervals are made, if the command line says it.
     """
 
     data: Path
@@ -61,6 +63,7 @@ class FitRequest:
     delimiter: str | None
     stream_above: float
     pilot: bool | None = None
+    inference: str | None = None
 
     def single(self, role: str) -> str | None:
         """Return the only column of a role, or None."""
@@ -187,6 +190,7 @@ def _refuse_unstreamable(request: FitRequest, source: str, advice: str) -> None:
         "--control": bool(request.roles["control"]),
         "--cluster": bool(request.roles["cluster"]),
         "--intervals": bool(request.intervals),
+        "--inference": request.inference is not None,
         "--pilot": bool(request.pilot),
         "--drop-missing": request.drop_missing and request.data.is_dir(),
     }

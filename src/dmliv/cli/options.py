@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 METHODS = ("dml-iv", "ce-dml-iv", "deepiv", "dfiv", "deepgmm", "kiv", "2sls")
 LEARNERS = ("neural", "kernel", "boosting", "forest", "paper")
 _TWO_STAGE = METHODS[:3]
+INFERENCES = ("debiased", "posterior", "bootstrap")
 ACTION_KINDS = ("auto", "continuous", "discrete")
 
 _MOST_ACTIONS = 10_000
@@ -117,7 +118,11 @@ def make_estimator(
 
 
 def fit_options(
-    method: str, folds: int | None, intervals: bool | None, cluster: str | None
+    method: str,
+    folds: int | None,
+    intervals: bool | None,
+    cluster: str | None,
+    inference: str | None = None,
 ) -> dict[str, Any]:
     """Return the options of ``fit`` on intervals, after a check that the method takes clusters if any.
 
@@ -134,6 +139,13 @@ def fit_options(
         )
     if cluster is not None:
         _require_method("--cluster", _TWO_STAGE, method)
+    if inference is not None:
+        _require_method("--inference", _TWO_STAGE, method)
+        if intervals is False:
+            raise InputError(
+                f"Expected no --inference with --no-intervals, got {inference}; leave one of them out."
+            )
+        return {"inference": inference}
     return {"inference": "debiased"} if can and intervals is not False else {}
 
 

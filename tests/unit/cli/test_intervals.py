@@ -80,3 +80,24 @@ def test_intervals_where_the_method_has_them() -> None:
         fit_options("kiv", None, True, None)
     with pytest.raises(InputError, match="Expected --cluster only for dml-iv"):
         fit_options("kiv", None, None, "shop")
+
+
+def test_intervals_from_the_posterior(files: tuple[Path, Path]) -> None:
+    data, model = files[1], files[1].parent / "posterior.dmliv"
+    options = ("--learners", "kernel", "--folds", "2", "--inference", "posterior", "-o", model)
+    result = run("fit", data, *ROLES, *options)
+    assert result.exit_code == 0, result.output
+    est = dmliv.load(model)
+    assert est.inference_ == "posterior"
+    shown = run("effect", model, data, "--from", "18", "--to", "20")
+    assert shown.exit_code == 0, shown.output
+    low, high = est.ate_interval(read_columns(data, {"context": ["time"]}), T0=18.0, T1=20.0)
+    assert low < -4.0 < high
+
+
+def test_a_kind_of_interval_that_cannot_be() -> None:
+    assert fit_options("deepiv", None, None, None, "bootstrap") == {"inference": "bootstrap"}
+    with pytest.raises(InputError, match="--inference only for dml-iv, ce-dml-iv, deepiv, got it for kiv"):
+        fit_options("kiv", None, None, None, "bootstrap")
+    with pytest.raises(InputError, match="no --inference with --no-intervals, got posterior"):
+        fit_options("dml-iv", None, False, None, "posterior")

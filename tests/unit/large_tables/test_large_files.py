@@ -85,7 +85,13 @@ def test_two_stage_least_squares_is_the_same_on_both_roads(file: Path) -> None:
 
 @pytest.mark.parametrize(
     "option",
-    [("--control", "shop"), ("--cluster", "shop"), ("--intervals",), ("--pilot",)],
+    [
+        ("--control", "shop"),
+        ("--cluster", "shop"),
+        ("--intervals",),
+        ("--pilot",),
+        ("--inference", "posterior"),
+    ],
     ids=lambda option: option[0],
 )
 def test_what_rows_that_stream_cannot_have_is_refused(file: Path, option: tuple[str, ...]) -> None:
