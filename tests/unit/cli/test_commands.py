@@ -181,6 +181,13 @@ def test_labels_and_support(data: Path) -> None:
     table = read_columns(out, {"context": ["recommended_offer", "support"]})
     assert set(table.column("recommended_offer").to_pylist()) <= {"cheap", "dear"}
     assert min(table.column("support").to_pylist()) > 0.0
+    rows = pa.csv.read_csv(data)
+    unknown = pa.array(["free" if offer == "dear" else offer for offer in rows["offer"].to_pylist()])
+    others = data.parent / "others.csv"
+    pa.csv.write_csv(rows.set_column(rows.column_names.index("offer"), "offer", unknown), others)
+    result = run("recommend", model, others)
+    assert result.exit_code == 0, result.output
+    assert "The gain over the actions in the file cannot be computed" in result.stderr
 
 
 def test_a_model_without_context(data: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pytest
+from sklearn.linear_model import LinearRegression
 from typer.testing import CliRunner
 
 import dmliv
@@ -20,7 +22,7 @@ from dmliv.cli.options import make_estimator
 from dmliv.diagnostics.checks import pilot_findings
 from dmliv.diagnostics.findings import warnings_of
 from dmliv.errors import InputError
-from dmliv.learners import kernel
+from dmliv.learners import Learners, LinearStructural, boosting, kernel
 from dmliv.report import write_report
 from dmliv.report.page import render
 from dmliv.report.words import pilot_words
@@ -221,3 +223,23 @@ def test_the_option_is_refused_where_it_is_of_no_use() -> None:
     ):
         make_estimator("dml-iv", "paper", None, 0, "auto", True)
     assert make_estimator("dml-iv", "paper", None, 0, "auto", False).get_params()["pilot"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"pilot": None}, r"alone \(pilot=None\)"),
+        ({"learners": boosting()}, "h is the pilot|correction"),
+        ({"learners": replace(boosting(), with_pilot=False)}, "alone, as in the paper"),
+        (
+            {"learners": Learners(LinearRegression(), LinearRegression(), LinearStructural())},
+            "alone, because these learners make h linear",
+        ),
+    ],
+    ids=["none", "pilot", "paper", "lines"],
+)
+def test_a_fit_without_a_pilot_says_why(options: dict[str, Any], reason: str) -> None:
+    rows = table("residual")
+    estimator = DMLIV(n_folds=2, random_state=0, **{"learners": kernel(), **options})
+    estimator.fit(rows["sales"], rows["price"], Z=rows["fuel"], X=rows["time"])
+    assert re.search(reason, " ".join(pilot_words(estimator)))
