@@ -23,7 +23,7 @@ _SHOWN_CELLS = 5
 
 
 @savable
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Finding:
     """One number about a fit, and what to make of it.
 
@@ -52,6 +52,14 @@ class Finding:
     verdict: Verdict
     meaning: str
     advice: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether all fields are the same, also where a value or a threshold is not a number."""
+        return isinstance(other, Finding) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        """Return the same for findings that are equal."""
+        return hash(repr(self))
 
     @property
     def shown(self) -> str:

@@ -26,6 +26,8 @@ _ARRAY_TYPES = frozenset("?bhilqBHILQefd")
 # Columns of a matrix of this many columns keep their distances; a file cannot ask for more memory than that.
 _LONGEST_STEP = 1024
 _DEVICE_TYPES = frozenset({"cpu", "cuda", "mps", "xpu"})
+# Lists in lists that a file may hold; what is written has a few.
+_DEEPEST = 100
 
 
 class Encoder:
@@ -137,19 +139,21 @@ class Decoder:
         for each in objects:
             self._objects.append(self._build(each["class"], each["fields"]))
 
-    def decode(self, node: Any) -> Any:
-        """Return the value of a node."""
+    def decode(self, node: Any, depth: int = 0) -> Any:
+        """Return the value of a node that lies inside of so many others."""
         if node is None or isinstance(node, bool | int | float | str):
             return node
+        if depth > _DEEPEST:
+            raise ValueError("nodes are nested too deeply")
         if isinstance(node, list):
-            return [self.decode(each) for each in node]
+            return [self.decode(each, depth + 1) for each in node]
         kind, content = next(iter(node.items()))
         if kind == "float":
             return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[content]
         if kind == "tuple":
-            return tuple(self.decode(content))
+            return tuple(self.decode(content, depth + 1))
         if kind == "dict":
-            return {self.decode(key): self.decode(value) for key, value in content}
+            return {self.decode(key, depth + 1): self.decode(value, depth + 1) for key, value in content}
         if kind == "device":
             return self._place(content)
         if kind == "object":
