@@ -71,7 +71,9 @@ def test_it_is_shown_saved_and_part_of_the_report(rows: dict[str, Any], tmp_path
     assert "Trim the weights." in report
 
 
-def test_a_function_that_is_defined_again_replaces_the_earlier_one(rows: dict[str, Any]) -> None:
+def test_functions_of_one_name_replace_each_other_and_findings_of_one_key_are_refused(
+    rows: dict[str, Any],
+) -> None:
     def light(fit: DiagnosedFit) -> list[Finding]:
         return [
             Finding("light", "Light rows", float(np.sum(fit.data.weight < 1.0)), np.nan, "note", "Count.")
@@ -81,14 +83,12 @@ def test_a_function_that_is_defined_again_replaces_the_earlier_one(rows: dict[st
     diagnostic(light)
     est = DMLIV(kernel(), n_folds=2, random_state=0).fit(**rows)
     assert [finding.key for finding in est.diagnostics().findings][-2:] == ["heaviest", "light"]
+    est.fit(**rows)
 
-
-def test_two_findings_of_one_key_are_refused(rows: dict[str, Any]) -> None:
     @diagnostic
     def again(fit: DiagnosedFit) -> Finding:
         return heaviest(fit)
 
-    est = DMLIV(kernel(), n_folds=2, random_state=0).fit(**rows)
     with pytest.raises(InputError, match="one finding for each key, got several for 'heaviest'"):
         est.diagnostics()
 
