@@ -48,7 +48,6 @@ def rows() -> dict[str, Any]:
 
 def test_it_is_shown_saved_and_part_of_the_report(rows: dict[str, Any], tmp_path: Path) -> None:
     est = DMLIV(kernel(), n_folds=2, random_state=0).fit(**rows)
-    assert NAME not in _report(est, rows, tmp_path)
     found = est.diagnostics()
     assert found["heaviest"].value == pytest.approx(20.0 / (1.0 + 3.0 * 19.0 / 300.0))
     assert [finding.key for finding in found.findings][-1] == "heaviest"

@@ -15,6 +15,10 @@ from sklearn.linear_model import LinearRegression
 from torch import Tensor
 
 from dmliv import CEDMLIV, DMLIV, load
+from dmliv.benchmark.runner import run
+from dmliv.benchmark.store import RecordStore
+from dmliv.benchmark.tasks import SuiteTask
+from dmliv.benchmark.trials import Cell, Method, build_trial
 from dmliv.data import FloatArray, IntArray, TrainingData
 from dmliv.data.parquet import RowGroup
 from dmliv.first_stage.distributions import ActionDistribution, Nodes, assemble
@@ -25,6 +29,7 @@ from dmliv.learners import Learners, LinearStructural, kernel, neural
 from dmliv.nets.randomness import Draws, drawn
 from dmliv.parallel.runtime import Runtime
 from dmliv.persistence import savable
+from dmliv.problems import SUITE
 
 ROWS = 300
 
@@ -180,3 +185,15 @@ def test_rows_are_taken_joined_and_stored(tmp_path: Path) -> None:
     _, stored = files.read(group, torch.device("cpu"))
     assert isinstance(stored, LaplaceDistribution)
     assert torch.equal(stored.scale, whole.scale)
+
+
+def test_the_benchmark_runs_it(tmp_path: Path) -> None:
+    cell, store = Cell(SuiteTask(SUITE["saturating-dose"]), 100), RecordStore(tmp_path / "records.jsonl")
+    method = Method("own", "own", lambda: DMLIV(learners(LinearStructural()), n_folds=2))
+    other = Method("other", "other", lambda: DMLIV(learners(kernel().structural), n_folds=2))
+    trials = [build_trial(cell, each, 100) for each in (method, other)]
+    assert trials[0].digest != trials[1].digest
+    assert run(trials[:1], store).failed == 0
+    (record,) = store.read()
+    assert record.digest == build_trial(cell, method, 100).digest
+    assert record.metrics["relative_mse"] < 2.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,10 @@ import onnxruntime
 import pytest
 
 from dmliv import CEDMLIV, DMLIV, load
+from dmliv.benchmark.runner import run
+from dmliv.benchmark.store import RecordStore
+from dmliv.benchmark.tasks import SuiteTask
+from dmliv.benchmark.trials import Cell, Method, build_trial
 from dmliv.data import FloatArray, IntArray, Table, TrainingData
 from dmliv.export import to_onnx
 from dmliv.export.graph import Block, side_by_side
@@ -23,6 +27,7 @@ from dmliv.inference import Bootstrap
 from dmliv.learners import Learners, neural
 from dmliv.parallel.runtime import Runtime
 from dmliv.persistence import savable
+from dmliv.problems import SUITE
 from dmliv.report import write_report
 
 ROWS = 300
@@ -186,3 +191,16 @@ def test_settings_are_tuned_beside_those_of_the_presets(rows: dict[str, Any]) ->
     est = CEDMLIV(learners(), pilot=None, random_state=0)
     result = est.tune(**rows, space=SearchSpace(families={"own": learners()}), n_trials=2)
     assert isinstance(result.learners, Learners)
+
+
+def test_the_benchmark_runs_it(tmp_path: Path) -> None:
+    cell, store = Cell(SuiteTask(SUITE["saturating-dose"]), 100), RecordStore(tmp_path / "records.jsonl")
+    method = Method("own", "own", lambda: DMLIV(learners(), n_folds=2))
+    other = Method("other", "other", lambda: DMLIV(replace(learners(), outcome=NearestMean(5)), n_folds=2))
+    trials = [build_trial(cell, each, 100) for each in (method, other)]
+    # Its parameters are part of what names a record.
+    assert trials[0].digest != trials[1].digest
+    assert run(trials[:1], store).failed == 0
+    (record,) = store.read()
+    assert record.digest == build_trial(cell, method, 100).digest
+    assert record.metrics["relative_mse"] < 2.0

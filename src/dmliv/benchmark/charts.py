@@ -39,11 +39,14 @@ _CLOSE: Final = 0.1
 _LINES: Final = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 # Ticks within a power of ten, by how many times the lowest value the highest must exceed.
 _TICKS: Final = (
+    (300.0, (1.0,)),
     (30.0, (1.0, 3.0)),
     (6.0, (1.0, 2.0, 5.0)),
     (2.2, (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)),
     (0.0, (1.0, 1.2, 1.4, 1.6, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)),
 )
+# More ticks on a linear axis would run into each other.
+_MOST_TICKS: Final = 4
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#1a1a1a")
 
 
@@ -80,6 +83,7 @@ def draw_boxes(contents: Contents, metric: Metric) -> Figure:
             else:
                 # What lies on the optimum, the end of the range, would vanish in the frame.
                 low, high = axis.get_xlim()
+                axis.locator_params(axis="x", nbins=_MOST_TICKS)
                 axis.set_xlim(low - 0.04 * (high - low), high + 0.04 * (high - low))
         words = _legend(rows, metric)
         if words:
