@@ -84,6 +84,7 @@ def draw_boxes(contents: Contents, metric: Metric) -> Figure:
                 # What lies on the optimum, the end of the range, would vanish in the frame.
                 low, high = axis.get_xlim()
                 axis.locator_params(axis="x", nbins=_MOST_TICKS)
+                axis.ticklabel_format(axis="x", useOffset=False)
                 axis.set_xlim(low - 0.04 * (high - low), high + 0.04 * (high - low))
         words = _legend(rows, metric)
         if words:
